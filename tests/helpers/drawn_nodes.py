@@ -1,4 +1,4 @@
-"""Models of one operator drawn at random, in floats, whole numbers and bools, on which no rule was tuned.
+"""Models of one operator drawn at random, in floats, whole numbers and bools: no rule was tuned on them.
 
 The operators are those of `held_out_cases`, as they are without quantization, and some seventy more, in
 operator sets from 13 to 19, each with other extents, attributes and values in each draw. Floats are
@@ -384,7 +384,7 @@ def _draw_gather(draw: Draw, op: str) -> Parts:
     )
 
 
-def _draw_view(draw: Draw, op: str) -> Parts:
+def _draw_view(draw: Draw, op: str) -> Parts:  # noqa: PLR0911 - one for each operator
     """Draw what moves elements, of any dtype."""
     shape, dtype = draw.shape(2, 4), draw.random.choice(_ANY)
     data, rank = draw.array(shape, dtype), len(shape)
@@ -447,7 +447,7 @@ def _draw_image(draw: Draw, op: str) -> Parts:
             1,
         )
     draw.opset, draw.dtype = max(draw.opset, 16), "float32"
-    modes = ("bilinear", "nearest") if draw.opset < 20 else ("linear", "nearest")  # noqa: PLR2004 - an operator set
+    modes = ("bilinear", "nearest") if draw.opset < 20 else ("linear", "nearest")
     grid = draw.array((batch, height + 2, width + 1, 2), kind="within one")
     attributes = {"mode": draw.random.choice(modes), "align_corners": draw.random.choice((0, 1))}
     attributes["padding_mode"] = draw.random.choice(("zeros", "border", "reflection"))
@@ -496,7 +496,8 @@ _DRAWN: Mapping[tuple[str, ...], Callable[[Draw, str], Parts]] = {
     ("Abs", "Neg", "Sign", "Not", "BitwiseNot"): _draw_whole,
     ("Cast", "Cast"): _draw_cast,
     ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Pow", "Mean", "Sum", "Equal", "Greater", "Less",
-     "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"): _draw_pair,
+     "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr",
+     "BitwiseXor"): _draw_pair,
     ("Where", "Where"): _draw_where,
     ("Conv", "Conv", "ConvTranspose", "ConvTranspose"): _draw_convolution,
     ("MaxPool", "AveragePool", "LpPool", "LpPool"): _draw_pool,
@@ -507,7 +508,8 @@ _DRAWN: Mapping[tuple[str, ...], Callable[[Draw, str], Parts]] = {
     ("ArgMax", "ArgMin"): _draw_places,
     ("CumSum",): _draw_cumulation,
     ("Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements"): _draw_gather,
-    ("Transpose", "Trilu", "Reshape", "Tile", "Expand", "Concat", "Slice", "Pad", "CenterCropPad", "Flatten",
+    ("Transpose", "Trilu", "Reshape", "Tile", "Expand", "Concat", "Slice", "Pad",
+     "CenterCropPad", "Flatten",
      "Identity"): _draw_view,
     ("DepthToSpace", "SpaceToDepth", "GridSample"): _draw_image,
     ("Einsum",): _draw_product,

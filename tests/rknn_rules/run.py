@@ -37,6 +37,7 @@ from byoc.codegens.rknn import RKNNOptions, _load_model  # noqa: E402
 from byoc.codegens.rknn.sdk_process import SimulatorRun, find_toolkit  # noqa: E402
 from held_out_cases import make_held_out_cases  # noqa: E402 - needs the path
 from helpers.drawn_nodes import draw_cases  # noqa: E402 - needs the path
+from helpers.one_node_models import OneNode as DrawnNode  # noqa: E402 - needs the path
 from helpers.one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
 from helpers.quantized import list_codes  # noqa: E402 - needs the path
 from one_node import Given, OneNode, Stored, make_case  # noqa: E402 - needs the path
@@ -98,13 +99,17 @@ def list_cases() -> Iterator[Case]:
 
 def list_drawn_cases(seed: int, count: int) -> Iterator[Case]:
     """Yield so many models drawn at random, each third quantized."""
-    plain = (
-        Case(f"drawn {one.name}", one.op, one.model, [(data.inputs, data.expected) for data in one.question.data])
-        for one in draw_cases(seed, 2 * count)
-        if all(_is_promised(value) for data in one.question.data for value in (*data.inputs.values(), *data.expected.values()))
-    )  # fmt: skip
-    yield from islice(plain, count - count // 3)
+    plain = (one for one in draw_cases(seed, 2 * count) if all(map(_is_promised, _list_values(one))))
+    for one in islice(plain, count - count // 3):
+        data = [(each.inputs, each.expected) for each in one.question.data]
+        yield Case(f"drawn {one.name}", one.op, one.model, data)
     yield from islice(_list_quantized(make_held_out_cases(seed, 3 * count)), count // 3)
+
+
+def _list_values(one: DrawnNode) -> Iterator[Any]:
+    """Yield the arrays of a model's data."""
+    for data in one.question.data:
+        yield from (*data.inputs.values(), *data.expected.values())
 
 
 def _list_quantized(cases: Iterable[OneNode]) -> Iterator[Case]:
