@@ -42,6 +42,14 @@ def format_short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+_WITH_UNIT = re.compile(r"[-+]?\d[\d_.]{0,20}(e[-+]?\d{1,3})?\s?[a-zµμ%][a-z/%]{0,9}", re.IGNORECASE)
+
+
+def has_unit(value: object) -> bool:
+    """Return whether a value is the text of a number with a unit, such as `10us` and `4 GB/s`."""
+    return isinstance(value, str) and _WITH_UNIT.fullmatch(value.strip()) is not None
+
+
 def dump_json(content: BaseModel, indent: int | None = None) -> bytes:
     """Return content as JSON in UTF-8.
 
@@ -121,6 +129,8 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool)
         message = f"{_MESSAGES['model_type']}{few}"
     else:
         message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+        if detail["type"] in ("float_parsing", "int_parsing") and has_unit(detail["input"]):
+            message += f" without a unit, not '{format_short(detail['input'])}'"
     return f"{place}: {message[:1].lower()}{message[1:]}"
 
 
