@@ -6,13 +6,13 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
-from byoc.patterns import ANY_OPERATOR, Mark, Pattern
+from byoc.patterns import ANY_OPERATOR, Pattern
 from byoc.rules._composite_library import describe_library_state, make_patterns, read_library
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import OpRule, RuleFile, apply_defaults, locate_own_clauses, merge_rules
@@ -34,6 +34,9 @@ from byoc.support import (
     validate_content,
 )
 from byoc.support.trust import list_codegens
+
+if TYPE_CHECKING:
+    from byoc.patterns import Mark
 
 # Generations of a target's hardware: what a rule file says of each, and the choice of one.
 #
@@ -104,12 +107,16 @@ def list_locations(changes: Any, before: str = "") -> Iterator[str]:
         yield from list_locations(value, location)
 
 
+# A million numbers take 240 MB (measured); a network has some hundreds.
+_MOST_KNOWN = 1_000_000
+
+
 @dataclass(frozen=True, eq=False)
 class KnownMarks:
     """The marks that all nodes of a signature get, and the numbers that signatures are made of."""
 
     numbers: dict[Hashable, int] = field(default_factory=dict)
-    marks: dict[Hashable, Mark] = field(default_factory=dict)
+    marks: dict[Hashable, "Mark"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +137,18 @@ class Target:
     compute_dtype: str | None = None
     values: Literal["shown", "assumed"] = "shown"
 
+    def open_known_marks(self) -> "KnownMarks":
+        """Return the marks of nodes that the rules were tried on in other graphs, for one more graph.
+
+        They begin anew beyond `_MOST_KNOWN`, so that a process that plans many models does not grow;
+        graphs that were opened before keep the marks that their numbers belong to.
+        """
+        if len(self._known_marks.numbers) > _MOST_KNOWN:
+            self.__dict__["_known_marks"] = KnownMarks()
+        return self._known_marks
+
     @cached_property
-    def known_marks(self) -> "KnownMarks":
-        """The marks of nodes that the rules were tried on, in whatever graph."""
+    def _known_marks(self) -> "KnownMarks":
         return KnownMarks()
 
     @property
