@@ -198,7 +198,7 @@ class NodeSignatures:
         if name not in self._scale_facts:
             stored = find_constant_value(self.index, name) if name else np.zeros(())
             facts: Hashable = None
-            if stored is not None:
+            if stored is not None and stored.dtype.kind not in "OSU":
                 facts = bool(np.any(stored)), bool(np.all(np.frexp(stored.astype(np.float64))[0] == 0.5))
             small = get_constant_value(self.index, name) if name else stored
             value: Hashable = name if small is None else tuple(small.reshape(-1).tolist())
