@@ -63,9 +63,12 @@ typedef struct kernel_resize {
     int32_t planes, in_rows, in_cols, out_rows, out_cols;
 } kernel_resize;
 
-/* An LSTM of one or two directions, of which `reversed` is set if the first, or only, one begins at the end. */
+/* An LSTM of one or two directions, of which `reversed` is set if the first, or only, one begins at the end. Inputs of
+ * functions are limited to -`clip` and `clip`, unless that is 0; with `input_forget` the forget gate is 1 less the input
+ * gate. */
 typedef struct kernel_lstm {
-    int32_t directions, reversed, steps, batch, inputs, hidden;
+    int32_t directions, reversed, steps, batch, inputs, hidden, input_forget;
+    float clip;
 } kernel_lstm;
 
 /* A normalization of rows by their root mean square: y = x * scale / sqrt(mean(x * x) + epsilon). A skip of
@@ -251,13 +254,14 @@ void kernel_interpolate(const kernel_resize *resize, const float *x, const int32
 /* The steps of an LSTM whose inputs are multiplied at once. */
 #define KERNEL_STEPS 16
 
-/* Run an LSTM. For each direction `w` and `r` are tiles as in kernel_product of one column for each gate's number, and
- * `bias` is the sum of both biases. States before the first step are 0 where they are NULL; y is
- * [steps][directions][batch][hidden], and all results may be NULL. `scratch` holds the gates of KERNEL_STEPS steps, both
- * states, and KERNEL_DEPTH rows of 16 floats. */
+/* Run an LSTM. For each direction `w` and `r` are tiles as in kernel_product of one column for each gate's number,
+ * `bias` is the sum of both biases, and `peepholes`, which may be NULL, are [3][hidden]: of input, output and forget gate.
+ * With `lengths` each sequence has so many steps: results behind them are 0. States before the first step are 0 where
+ * they are NULL; y is [steps][directions][batch][hidden], and all results may be NULL. `scratch` holds the gates of
+ * KERNEL_STEPS steps, both states, and KERNEL_DEPTH rows of 16 floats. */
 void kernel_run_lstm(const kernel_lstm *lstm, const float *x, const float *w, const float *r, const float *bias,
-                     const float *first_h, const float *first_c, float *y, float *last_h, float *last_c,
-                     float *scratch);
+                     const float *peepholes, const int32_t *lengths, const float *first_h, const float *first_c,
+                     float *y, float *last_h, float *last_c, float *scratch);
 
 /* Normalize rows; `bias`, one number a column, is added with `skip`, and `sum` is what is normalized. All three may
  * be NULL. */
