@@ -28,6 +28,13 @@ FUNCTION_FILE = "functions.c"
 FUNCTION_KERNELS = ELEMENTWISE | {"kernel_interpolate", "kernel_run_lstm"}
 """The functions of `FUNCTION_FILE`."""
 
+SHARED_KERNELS = frozenset(
+    f"kernel_{name}{end}"
+    for name in ("convolve", "convolve_depthwise", "multiply")
+    for end in ("", "_int")
+)
+"""Kernels of which threads do shares: their last operand says which."""
+
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
     """Return the call of a kernel that computes some nodes, None where no kernel does.

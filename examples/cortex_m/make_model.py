@@ -2,9 +2,9 @@
 
     python examples/cortex_m/make_model.py FILE [--int8]
 
-With --int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers,
-arXiv:1711.07128): a convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable
-ones.
+With --int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the
+structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers, arXiv:1711.07128): a
+convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable ones.
 """
 
 import sys
@@ -84,7 +84,7 @@ class RandomSpeech(CalibrationDataReader):
 
 
 def quantize_model(model: onnx.ModelProto, path: Path) -> None:
-    """Write a network in int8: weights by channel, activations in one scale each."""
+    """Write a network in int8, all but its Softmax: weights by channel, one scale an activation."""
     quantize_static(
         model,
         path,
@@ -93,7 +93,19 @@ def quantize_model(model: onnx.ModelProto, path: Path) -> None:
         activation_type=QuantType.QInt8,
         weight_type=QuantType.QInt8,
         per_channel=True,
+        op_types_to_quantize=["Conv", "GlobalAveragePool", "Gemm"],
     )
+    begin_with_integers(path)
+
+
+def begin_with_integers(path: Path) -> None:
+    """Make the first QuantizeLinear's result the input: a camera and a microphone give integers."""
+    found = onnx.load(path)
+    first = next(each for each in found.graph.node if each.input[0] == found.graph.input[0].name)
+    given = found.graph.input[0]
+    given.name, given.type.tensor_type.elem_type = first.output[0], TensorProto.INT8
+    found.graph.node.remove(first)
+    onnx.save(found, path)
 
 
 if __name__ == "__main__":

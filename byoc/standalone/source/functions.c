@@ -134,7 +134,7 @@ static void step_lstm(const kernel_lstm *lstm, const lstm_weights *with, const l
     const int32_t hidden = lstm->hidden, width = 4 * hidden;
     const kernel_activation none = {0, -INFINITY, INFINITY};
     const kernel_product product = {1, lstm->batch, hidden, width, 0, 0, hidden, 0, 0, 1, width, 1, 1, 1, none};
-    kernel_multiply(&product, state->h, with->r, gates, gates, state->spare);
+    kernel_multiply(&product, state->h, with->r, gates, gates, state->spare, KERNEL_WHOLE);
     for (int32_t b = 0; b < lstm->batch; b++, gates += width) {
         float *h = state->h + (ptrdiff_t)b * hidden;
         const int32_t ended = with->lengths && step >= with->lengths[b];
@@ -159,7 +159,7 @@ static void run_direction(const kernel_lstm *lstm, int32_t reversed, const float
         const int32_t first = reversed ? lstm->steps - done - steps : done;
         const kernel_product product = {1, steps * batch, inputs, width, 0, 0, inputs, 0, 0, 1, 0, 1, 1, 1, none};
         kernel_multiply(&product, x + (ptrdiff_t)first * batch * inputs, with->w, with->bias, state->gates,
-                        state->spare);
+                        state->spare, KERNEL_WHOLE);
         for (int32_t i = 0; i < steps; i++) {
             const int32_t at = reversed ? steps - 1 - i : i;
             step_lstm(lstm, with, state, first + at, state->gates + (ptrdiff_t)at * batch * width,
