@@ -139,7 +139,11 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_
 
 /* Return how many of so many rows are computed at once: each number is a function of its own. */
 static int32_t choose_rows(int32_t left) {
-    return left >= TILE_ROWS ? TILE_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    int32_t rows = TILE_ROWS;
+    while (rows > left) {
+        rows = rows > 2 ? rows - 2 : 1;
+    }
+    return rows;
 }
 
 static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_t *b,
@@ -201,7 +205,6 @@ INLINE void store_line(const int_block *it, const limits *within, const int32_t 
     }
 #if LANES > 1
     reals values[VECS];
-    byte made[WIDTH];
     UNROLLED
     for (int32_t v = 0; v < VECS; v++) {
         lanes sum, bias;
@@ -213,6 +216,7 @@ INLINE void store_line(const int_block *it, const limits *within, const int32_t 
     if (width == WIDTH) {
         store_reals(within, values, c);
     } else {
+        byte made[WIDTH];
         store_reals(within, values, made);
         copy_bytes(c, made, width);
     }

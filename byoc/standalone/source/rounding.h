@@ -181,10 +181,10 @@ INLINE void round_values(const limits *with, const float *values, byte *to) {
 
 /* Round the first `count` of at most 16 numbers. */
 INLINE void round_some(const limits *with, const float *values, int32_t count, byte *to) {
-    byte made[WIDTH];
     if (count == WIDTH) {
         round_values(with, values, to);
     } else {
+        byte made[WIDTH];
         round_values(with, values, made);
         memcpy(to, made, (size_t)count);
     }
