@@ -151,11 +151,8 @@ def describe_compiler(codegen: Codegen, options: Any) -> dict[str, str] | None:
     """
     point = list_installed(CODEGENS).get(codegen.name)
     if point is None or point.dist is None or not getattr(codegen, "cached", True):
-        sys.audit("byoc.asked_elsewhere")
         return None
     own = ask_cache_key(codegen, options) if isinstance(codegen, Keyed) else {}
-    if own.items() - os.environ.items():
-        sys.audit("byoc.asked_elsewhere")  # nobody but the codegen can say whether it still holds
     described = {
         "codegen": codegen.name,
         "class": point.value,

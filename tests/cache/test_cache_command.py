@@ -79,7 +79,7 @@ def commands(tmp_path: Path) -> Commands:
     return made
 
 
-COSTS = "kind: roofline\nname: mine\npeak: {default: 1.0e+9}\nbandwidth: 1.0e+9\noverhead: 1.0e-6\n"
+COSTS = "kind: roofline\nname: mine\npeak: {default: 1.0e+6}\nbandwidth: 1.0e+6\noverhead: 1.0e-6\n"
 
 
 def append(path: Path, text: str = "\n# changed\n") -> None:
