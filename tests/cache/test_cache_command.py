@@ -73,7 +73,7 @@ def commands(tmp_path: Path) -> Commands:
     onnx.save(proto, tmp_path / "model.onnx", **place)
     (tmp_path / "mine.yaml").write_text(VANILLA.read_text())
     np.savez(tmp_path / "x.npz", x=np.ones((1, 4, 8, 8), np.float32))
-    made.words += ["--inputs", "x.npz", "--host-cost-model", "costs.yaml"]
+    made.words += ["--inputs", "x.npz", "--host-cost-model", "costs.yaml", "--codegen", "dla"]
     (tmp_path / "costs.yaml").write_text(COSTS)
     time.sleep(0.1)  # what is as young as the run could have changed while it ran
     return made
@@ -176,10 +176,16 @@ def test_a_verdict_that_is_taken_says_so(commands: Commands) -> None:
     assert second == first
 
 
-@pytest.mark.parametrize("more", [("--no-cache",), ("--html", "page.html"), ("--codegen", "reference")])
+@pytest.mark.parametrize("more", [("--no-cache",), ("--html", "page.html")])
 def test_what_is_not_kept_runs_again(commands: Commands, more: tuple[str, ...]) -> None:
     commands.run(*more)
     assert commands.would_run(*more)
+
+
+def test_a_codegen_of_which_nothing_is_kept_runs_again(commands: Commands) -> None:
+    commands.words[-1] = "reference"  # it says `cached = False`
+    commands.run()
+    assert commands.would_run()
 
 
 def test_a_run_that_failed_is_not_kept(commands: Commands) -> None:
