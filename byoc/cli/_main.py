@@ -14,6 +14,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.metadata import version
@@ -26,7 +27,14 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from byoc.cli._common import ending_by_signals, without_silent_end
-from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
+from byoc.console import (
+    make_warnings_printable,
+    print_errors,
+    print_line,
+    print_lines,
+    print_table,
+    print_traceback,
+)
 from byoc.errors import (
     InputError,
     MissingRuntimeError,
@@ -43,7 +51,6 @@ _NO_THREAD = "can't start new thread"
 _BLAS_MODULES = ("scipy.linalg", "scipy.special")
 _BLAS_BYTES = 48 << 20
 _BLAS_THREAD_BYTES = 42 << 20
-_COMPLETE = "_BYOC_COMPLETE"  # by which a shell asks for its script, or for completions
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 _OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
@@ -87,6 +94,10 @@ GROUPS = {
             "Make the driver in C that runs a bundle's regions.",
         ),
         "cache": ("_kept_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
+        "completion": (
+            "_main:completion",
+            "Print what makes a shell complete verbs, options and names.",
+        ),
     },
     "Prepare a model": {
         "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
@@ -154,6 +165,8 @@ byoc make-driver m.byoc -o libdla.so
 byoc make-driver m.byoc -o libdla.so --cc "aarch64-linux-gnu-gcc -O3"
 byoc cache
 byoc cache clear --codegen dla
+byoc completion
+byoc completion bash
 byoc zoo
 byoc zoo fetch yunet swift_f0
 byoc simplify model.onnx -o simple.onnx
@@ -197,8 +210,6 @@ def load_verb(name: str) -> Any:
     command = get_command(app)
     command.name = name
     _add_examples(command, f"byoc {name}")
-    if _COMPLETE in os.environ:
-        import_module("byoc.cli._completion").complete_values(command, name)
     return command
 
 
@@ -308,7 +319,44 @@ def _describe(
     """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
 
 
-def main() -> None:
+class Shell(StrEnum):
+    """A shell that completes lines by asking byoc."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    shell: Annotated[
+        Shell | None, typer.Argument(help="The shell; unless given, what to do is said.")
+    ] = None,
+) -> None:
+    """Print what makes a shell complete verbs, options and names.
+
+    Run the output at the start of the shell, as `byoc completion` without a name says.
+    """
+    # Only now: a verb is found by this module, and all others would load it, too.
+    from byoc.cli._completion import read_script  # noqa: PLC0415
+
+    if shell is not None:
+        print_lines(read_script(shell).splitlines())
+        return
+    print_line("Add the line of your shell to the file that it reads first:")
+    print_table(
+        [
+            {"shell": "bash", "file": "~/.bashrc", "line": 'eval "$(byoc completion bash)"'},
+            {"shell": "zsh", "file": "~/.zshrc", "line": 'eval "$(byoc completion zsh)"'},
+            {
+                "shell": "fish",
+                "file": "~/.config/fish/config.fish",
+                "line": "byoc completion fish | source",
+            },
+        ]
+    )
+
+
+def run_command_line() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
     try:
         _run()
@@ -328,8 +376,6 @@ def _run() -> None:
     make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
-    if _COMPLETE in os.environ:
-        import_module("byoc.cli._completion").prepare_completion()
     with (
         ending_by_signals(),
         without_silent_end(),
