@@ -10,6 +10,7 @@ else to standard error. With BYOC_DEBUG=1 in the environment every error comes w
 import atexit
 import gc
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -20,13 +21,14 @@ from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from io import BufferedWriter, FileIO, TextIOWrapper
 from mmap import mmap
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from byoc.cli._common import ending_by_signals, without_silent_end
+from byoc.cli._common import PanelCommand, ending_by_signals, without_silent_end
 from byoc.console import (
     make_warnings_printable,
     print_errors,
@@ -215,11 +217,23 @@ def load_verb(name: str) -> Any:
 
 def _add_examples(command: Any, path: str) -> None:
     """Put its examples below the help of a verb, and of each command of a verb."""
-    mine = [f"  {line}" for line in EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
+    mine = [line for line in EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
     if mine:
-        command.epilog = "\n".join(["\b", "Examples:", *mine])
+        command.epilog = "\n".join(["\b", "Examples:", *(each for line in mine for each in _fold(line))])
     for name, inner in getattr(command, "commands", {}).items():
         _add_examples(inner, f"{path} {name}")
+
+
+def _fold(example: str) -> Iterator[str]:
+    """Yield the lines of a command for a terminal of this width, so that a shell takes all as one."""
+    width = get_terminal_size().columns - 6  # the help's margin, ours, and a backslash
+    line = ""
+    for part in re.split(r" (?=-|> )", example):  # an option stays with what it takes
+        if line and len(line) + len(part) >= width:
+            yield f"  {line} \\"
+            line = " "
+        line += f" {part}" if line else part
+    yield f"  {line}"
 
 
 _PLAIN_MESSAGES = {
@@ -242,24 +256,6 @@ def _make_usage_printable() -> Iterator[None]:
                 message = ours
         error.message = escape_unprintable(message)
         raise
-
-
-class PanelCommand(TyperCommand):
-    """A verb whose help has the options that most users need first, and the others in groups."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the options in no group, and those of each group."""
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                argument = parameter.param_type_name == "argument"
-                group = getattr(parameter, "rich_help_panel", None) or "Options"
-                panels.setdefault("Arguments" if argument else str(group), []).append(record)
-        for title, records in panels.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
 
 
 class _LazyGroup(TyperGroup):
