@@ -6,8 +6,6 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.runtime._bound_session import (
-        DRIVER_RUNTIME,
-        RUNTIMES,
         BoundSession,
         DriverExecutor,
         RegionDrivers,
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
         read_split,
     )
     from byoc.runtime._program_builder import data_inputs
+    from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session
     from byoc.runtime._shape_check import collect_contradictions
     from byoc.runtime._stage_program import Stage, StageProgram

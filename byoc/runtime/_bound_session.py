@@ -24,18 +24,13 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, read_type
 from byoc.onnxrt import open_provider_session, output_types, session_runner
 from byoc.runtime._loading import load_bundle
+from byoc.runtime._runtimes import DRIVER_RUNTIME
 from byoc.runtime._session import Session, SessionCalls, bind_stages
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues
 from byoc.runtime._state_binding import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
-
-DRIVER_RUNTIME = "ort-plugin"
-"""onnxruntime, with the provider and drivers in C for the regions."""
-
-RUNTIMES = ("byoc", DRIVER_RUNTIME, "drivers")
-"""byoc's own runtime, the default; onnxruntime's; byoc's with drivers in C for the regions."""
 
 
 @dataclass(frozen=True, eq=False)
