@@ -27,7 +27,7 @@ from pathlib import Path
 import byoc.cli._main as program
 if Path(sys.argv.pop(1)).exists():
     program._exit_by_fault = lambda run: print("it would run")
-program.main()
+program.run_command_line()
 """
 
 
@@ -98,6 +98,11 @@ def flip(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def _put_on_path(commands: Commands) -> None:
+    before = commands.environment["PYTHONPATH"]
+    commands.environment["PYTHONPATH"] = os.pathsep.join([str(commands.folder), before])
+
+
 Change = Callable[[Commands], object]
 CHANGES: dict[str, Change] = {
     "model": lambda each: flip(each.folder / "model.onnx"),
@@ -108,7 +113,7 @@ CHANGES: dict[str, Change] = {
     "an option": lambda each: each.words.append("--strict"),
     "another output": lambda each: each.words.__setitem__(5, "n.byoc"),
     "an environment variable": lambda each: each.environment.update(DLA_SPEED="1"),
-    "the Python path": lambda each: each.environment.update(PYTHONPATH=str(each.folder)),
+    "the Python path": _put_on_path,
     "an installed distribution": lambda each: (each.site / "acme-1.0.dist-info").mkdir(),
     "the user's settings": lambda each: _write(each.folder / "CONFIG/byoc/settings.yaml", "{}\n"),
     "the key of this machine": lambda each: flip(each.folder / "DATA/byoc/signing_key"),
