@@ -1,4 +1,4 @@
-"""Weights of matrix products as integers of 4 bits in blocks, alone or by what they are multiplied with.
+"""Weights of products as integers of 2, 4 or 8 bits in blocks, alone or by what they multiply.
 
 Without data the squared error of each block is made least. With the second moments `H` of a product's
 inputs the error of its outputs is, `(w - q) H (w - q)` for each output: weights are rounded one after
@@ -11,41 +11,42 @@ the scale of a block is fitted to these targets with the weights `D`. Sweeps ove
 which each integer and each scale becomes the best beside all others.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product as pair
 from math import inf, log10
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-# Integers of 4 bits for the weights of a matrix product, with a scale for each block of them.
+# Integers of 2, 4 or 8 bits for the weights of a matrix product, with a scale for each block of them.
 #
 # A block is some weights of one output that follow one another along the inputs that are summed
-# over. `real = scale * (stored - zero)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it. The
-# zero of symmetric weights is 8, and is not stored; real values below zero reach further there: from -8
-# to 7 scales. A zero of its own for each block takes 4 bits more.
+# over. `real = scale * (stored - zero)`, stored from 0 to 3, 15 or 255, as com.microsoft's MatMulNBits
+# has it. The zero of symmetric weights is half of the number of integers, 8 of 4 bits, and is not
+# stored; real values below zero reach further there: from -8 to 7 scales. A zero of its own for each
+# block takes as many bits as a weight more.
 
-_ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
-_LEAST, _MOST = 0, 15
-_BITS = 4  # of a stored weight, and of a zero
 _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
-_SHRINKS = (1.0, 0.92, 0.85)
-"""Smaller scales clip the largest weight, and round the others less."""
+_SHRINKS = {2: (1.0, 0.85, 0.7, 0.55), 4: (1.0, 0.92, 0.85), 8: (1.0, 0.98)}
+"""Smaller scales clip the largest weight, and round the others less: the more, the fewer bits."""
+_REFITS = 2
+"""How often scales and zeros are fitted to integers again; later ones change next to none."""
+_ALL = slice(None)
 Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class WeightBlocks:
-    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, with scales and zeros `[N, B]`.
+    """Weights `[N, K]` as integers of `bits`, uint8 `[N, B, block]`, with scales and zeros `[N, B]`.
 
-    `zeros` is None where all are 8. The last block of a row is filled up with zeros, where `K` is no
-    multiple of the block. `squares` is the sum of the squared weights, `error` that of the squared
-    errors; by moments of inputs they are the mean squares of the outputs and of the errors of these,
-    summed over the outputs.
+    `zeros` is None where all are half of the number of integers. The last block of a row is filled up
+    with zeros, where `K` is no multiple of the block. `squares` is the sum of the squared weights,
+    `error` that of the squared errors; by moments of inputs they are the mean squares of the outputs and
+    of the errors of these, summed over the outputs.
     """
 
     stored: NDArray[np.uint8]
@@ -54,6 +55,7 @@ class WeightBlocks:
     squares: float
     error: float
     zeros: NDArray[np.uint8] | None = None
+    bits: int = 4
 
     @property
     def block(self) -> int:
@@ -65,69 +67,107 @@ class WeightBlocks:
         """The ratio of the weights, or outputs, to their errors; infinite where there are none."""
         return inf if not self.error else 10 * log10(self.squares / self.error)
 
-    def restore(self) -> NDArray[np.float32]:
-        """Return the weights `[N, K]` that the integers stand for."""
-        scales = self.scales.astype(np.float32)[..., None]
-        zeros = np.float32(_ZERO) if self.zeros is None else self.zeros.astype(np.float32)[..., None]
-        values = (self.stored.astype(np.float32) - zeros) * scales
+    @property
+    def nbytes(self) -> int:
+        """The bytes of integers, scales and zeros as MatMulNBits stores them."""
+        count, blocks = self.scales.shape
+        zeros = 0 if self.zeros is None else count * -(-blocks * self.bits // 8)
+        return self.stored.size * self.bits // 8 + self.scales.nbytes + zeros
+
+    def restore(self, rows: slice = _ALL) -> NDArray[np.float32]:
+        """Return the weights `[N, K]` that the integers stand for, or some rows of them."""
+        scales = self.scales[rows].astype(np.float32)[..., None]
+        middle = np.float32(1 << self.bits - 1)
+        zeros = middle if self.zeros is None else self.zeros[rows].astype(np.float32)[..., None]
+        values = (self.stored[rows].astype(np.float32) - zeros) * scales
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def pack(self) -> NDArray[np.uint8]:
-        """Return the integers as MatMulNBits stores them, the earlier of two in the lower half."""
-        return self.stored[..., ::2] | np.left_shift(self.stored[..., 1::2], np.uint8(4))
+        """Return the integers as MatMulNBits stores them, the earlier ones in the lower bits."""
+        return _pack(self.stored, self.bits)
 
     def pack_zeros(self) -> NDArray[np.uint8] | None:
-        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where all are 8."""
+        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where none are stored."""
         if self.zeros is None:
             return None
-        padded = np.pad(self.zeros, [(0, 0), (0, self.zeros.shape[1] % 2)])
-        return padded[:, ::2] | np.left_shift(padded[:, 1::2], np.uint8(4))
+        filled = -self.zeros.shape[1] % (8 // self.bits)
+        return _pack(np.pad(self.zeros, [(0, 0), (0, filled)]), self.bits)
+
+    def unpack(self) -> NDArray[np.uint8]:
+        """Return the integers `[N, K]`, each in a byte."""
+        return self.stored.reshape(len(self.stored), -1)[:, : self.inputs]
 
     def center(self) -> NDArray[np.int8]:
-        """Return the integers `[N, K]` from -8 to 7."""
-        values = self.stored.astype(np.int8) - np.int8(_ZERO)
-        return values.reshape(len(values), -1)[:, : self.inputs]
+        """Return the integers `[N, K]` less their half, those of 4 bits from -8 to 7."""
+        return (self.unpack().astype(np.int16) - (1 << self.bits - 1)).astype(np.int8)
+
+
+def _pack(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return integers of some bits in bytes, along the last axis."""
+    share = 8 // bits
+    packed = np.zeros((*values.shape[:-1], values.shape[-1] // share), np.uint8)
+    for place in range(share):
+        packed |= np.left_shift(values[..., place::share], np.uint8(bits * place))
+    return packed
 
 
 def round_to_blocks(
     weights: NDArray[np.floating],
     block: int,
     *,
+    bits: int = 4,
     symmetric: bool = True,
     moments: Float64Array | None = None,
 ) -> WeightBlocks:
-    """Round weights `[N, K]` to 4 bits in blocks; scales are of the dtype of the weights.
+    """Round weights `[N, K]` to 2, 4 or 8 bits in blocks; scales are of the dtype of the weights.
 
-    For each block several scales are tried, and the one of the least squared error is taken: that of
-    onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
-    and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
-    zeros from the least and the greatest weight are tried as well, and stored where they lower the
-    squared error by a larger share than they add to the bytes.
+    The squared error of each block is made small, in which weights of an input whose weights are large
+    count more, since a network makes weights large where they matter: 0.2 times, and 0.8 times their
+    mean square over that of all weights. Several scales are tried: that of onnxruntime (the largest
+    weight by magnitude becomes the least integer), one for which it becomes the greatest, smaller ones,
+    and for each the best scale of the integers that follow (least squares).
+    Unless `symmetric`, zeros from the least and the greatest weight are tried as well, then those that
+    fit the integers best, and stored where they lower the error by a larger share than they add to the
+    bytes.
 
     With `moments`, the means `[K, K]` of products of inputs, the error of the outputs is made small
     instead, as the module says. Zeros are then stored unless `symmetric`: rounding without moments tells
     whether they are worth it.
     """
     if moments is not None:
-        return _round_by_moments(weights, block, symmetric, moments)
+        return _round_by_moments(weights, block, bits, symmetric, moments)
     count, inputs = weights.shape
     blocks = -(-inputs // block)
     plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
-    squares = 0.0
+    counts = _count_inputs(weights, (blocks, block))
     for rows in _split_rows(count, inputs):
         floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
         floats[:, :inputs] = weights[rows]
-        values = floats.reshape(-1, blocks, block)
-        found = _round_blocks(values, weights.dtype)
-        shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
+        search = _BlockSearch(floats.reshape(-1, blocks, block), weights.dtype, bits, counts)
+        found = search.find_symmetric()
         plain.put(rows, found)
-        moved.put(rows, shifted)
-        squares += float(np.square(values, dtype=np.float64).sum())
-    share = _BITS / (_BITS * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
+        moved.put(rows, found if symmetric else search.find_with_zeros(found))
+    share = bits / (bits * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
     is_worth = float(moved.errors.sum()) < (1 - share) * float(plain.errors.sum())
-    taken = moved if is_worth else plain
-    zeros = taken.zeros if is_worth else None
-    return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)
+    taken, zeros = (moved, moved.zeros) if is_worth else (plain, None)
+    made = WeightBlocks(taken.stored, taken.scales, inputs, 0.0, 0.0, zeros, bits)
+    squares = error = 0.0
+    for rows in _split_rows(count, inputs):
+        exact = weights[rows].astype(np.float64)
+        squares += float(np.square(exact).sum())
+        error += float(np.square(exact - made.restore(rows)).sum())
+    return replace(made, squares=squares, error=error)
+
+
+def _count_inputs(weights: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Return how often errors of weights `[N, K]` count, `[B, block]`, by inputs, on average once."""
+    count, inputs = weights.shape
+    squares = np.zeros(shape[0] * shape[1])
+    for rows in _split_rows(count, inputs):
+        squares[:inputs] += np.square(weights[rows], dtype=np.float64).sum(axis=0)
+    mean = squares.sum() / inputs
+    shares = squares / mean if mean > 0 else np.ones_like(squares)
+    return (1 - _SPREAD + _SPREAD * shares).astype(np.float32).reshape(shape)
 
 
 def _split_rows(count: int, inputs: int) -> Iterator[slice]:
@@ -160,93 +200,114 @@ class _RoundedBlocks(NamedTuple):
 
 _EQUAL = np.ones((), np.float32)
 """How often errors count where all weights are alike."""
+_SPREAD = 0.8
+"""The share of an input's importance that goes by its weights, without data."""
 
 
-def _round_blocks(
-    values: NDArray[np.float32],
-    dtype: "np.dtype[np.floating]",
-    counts: NDArray[np.float32] = _EQUAL,
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says.
+class _BlockSearch:
+    """Searches integers, scales and zeros of the least squared error for weights `[N, B, block]`.
 
-    `counts`, `[block]`, says how often the squared error of each weight of a block counts.
+    `counts`, `[block]` or `[B, block]`, says how often the squared error of each weight counts.
     """
-    largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    zeros = np.full(largest.shape, _ZERO, np.uint8)
-    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype), zeros, counts)
-    starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
-    starts.append(abs(largest) / (_MOST - _ZERO))
-    for start in starts:
-        best = _improve(values, best, start, zeros, counts)
-    return best
 
+    def __init__(
+        self,
+        values: NDArray[np.float32],
+        dtype: "np.dtype[np.floating]",
+        bits: int,
+        counts: NDArray[np.float32] = _EQUAL,
+    ) -> None:
+        """Take the weights, the dtype of scales, and the number of bits of an integer."""
+        self.values, self.dtype, self.counts = values, dtype, counts
+        self.shrinks, self.most, self.middle = _SHRINKS[bits], (1 << bits) - 1, 1 << bits - 1
 
-def _round_with_zeros(
-    values: NDArray[np.float32],
-    dtype: "np.dtype[np.floating]",
-    symmetric: _RoundedBlocks,
-    counts: NDArray[np.float32] = _EQUAL,
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales and zeros, or symmetrically.
+    def find_symmetric(self) -> _RoundedBlocks:
+        """Return the best of several scales, as `round_to_blocks` says."""
+        values = self.values
+        largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
+        zeros = np.full(largest.shape, self.middle, np.uint8)
+        best = self._round(_convert_scales(largest / -self.middle, self.dtype), zeros)
+        starts = [largest / -self.middle * shrink for shrink in self.shrinks]
+        starts.append(abs(largest) / (self.most - self.middle))
+        for start in starts:
+            best = self._improve(best, start, zeros)
+        return best
 
-    The least and the greatest weight become 0 and 15; smaller ranges clip one of them, or both.
-    """
-    best = symmetric
-    low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
-    for below, above in pair(_SHRINKS, _SHRINKS):
-        least, most = low * np.float32(below), high * np.float32(above)
-        with np.errstate(over="ignore"):
-            scales = (most / _MOST - least / _MOST).astype(np.float32)
-        ratios = -least / np.where(scales == 0, np.float32(1), scales)
-        zeros = np.where(scales == 0, _ZERO, np.clip(np.rint(ratios), _LEAST, _MOST)).astype(np.uint8)
-        best = _improve(values, best, scales.astype(dtype, copy=False), zeros, counts)
-    return best
+    def find_with_zeros(self, symmetric: _RoundedBlocks) -> _RoundedBlocks:
+        """Return the best of several scales and zeros, or of symmetric ones.
 
+        The least and the greatest weight become the least and greatest integer; smaller ranges clip one
+        of them, or both. Then scales and zeros that fit the integers, and integers, are found in turn.
+        """
+        best, values = symmetric, self.values
+        low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
+        for below, above in pair(self.shrinks, self.shrinks):
+            least, most = low * np.float32(below), high * np.float32(above)
+            with np.errstate(over="ignore"):
+                scales = (most / self.most - least / self.most).astype(np.float32)
+            best = self._improve(best, scales, self._find_zeros(-least, scales))
+        for _ in range(_REFITS):
+            scales, offsets = self._fit_lines(best)
+            for zeros in (
+                self._find_zeros(offsets, scales, np.floor),
+                self._find_zeros(offsets, scales, np.ceil),
+            ):
+                best = self._improve(best, scales, zeros)
+        return best
 
-def _improve(
-    values: NDArray[np.float32],
-    best: _RoundedBlocks,
-    start: NDArray[np.floating],
-    zeros: NDArray[np.uint8],
-    counts: NDArray[np.float32],
-) -> _RoundedBlocks:
-    """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
-    dtype = best.scales.dtype
-    first = _round_by_scales(values, _convert_scales(start, dtype), zeros, counts)
-    fitted = _fit_scales(values, first, dtype, counts)
-    again = _round_by_scales(values, fitted, zeros, counts)
-    return _choose_better(_choose_better(best, first), again)
+    def _find_zeros(
+        self,
+        offsets: NDArray[np.floating],
+        scales: NDArray[np.floating],
+        rounding: Callable[..., Any] = np.rint,
+    ) -> NDArray[np.uint8]:
+        """Return the zeros of blocks that reach so far below 0, the middle where a scale is 0."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratios = rounding(offsets / np.where(scales == 0, np.float32(1), scales))
+        zeros = np.where(scales == 0, self.middle, np.clip(np.nan_to_num(ratios), 0, self.most))
+        return zeros.astype(np.uint8)
 
+    def _improve(
+        self, best: _RoundedBlocks, start: NDArray[np.floating], zeros: NDArray[np.uint8]
+    ) -> _RoundedBlocks:
+        """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
+        first = self._round(_convert_scales(start, self.dtype), zeros)
+        again = self._round(self._fit_scales(first), zeros)
+        return _choose_better(_choose_better(best, first), again)
 
-def _round_by_scales(
-    values: NDArray[np.float32],
-    scales: NDArray[np.floating],
-    zeros: NDArray[np.uint8],
-    counts: NDArray[np.float32],
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by scales and zeros `[N, B]`."""
-    wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
-    ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
-    centered = np.clip(np.rint(ratios), _LEAST - offset, _MOST - offset)
-    with np.errstate(invalid="ignore"):
-        errors = (np.square(values - centered * wide, dtype=np.float64) * counts).sum(axis=2)
-    return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
+    def _round(self, scales: NDArray[np.floating], zeros: NDArray[np.uint8]) -> _RoundedBlocks:
+        """Round by scales and zeros `[N, B]`."""
+        wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
+        ratios = self.values / np.where(wide == 0, np.float32(1), wide)  # 1 over it may be infinite
+        centered = np.clip(np.rint(ratios), -offset, self.most - offset)
+        with np.errstate(invalid="ignore"):
+            away = np.square(self.values - centered * wide, dtype=np.float64)
+        errors = (away * self.counts).sum(axis=2)
+        return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
 
+    def _fit_scales(self, rounded: _RoundedBlocks) -> NDArray[np.floating]:
+        """Return the scales of the least squared error for given integers and zeros."""
+        centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
+        energy = (np.square(centered) * self.counts).sum(axis=2)
+        with np.errstate(over="ignore"):  # what is infinite is not chosen
+            products = (self.values * centered * self.counts).sum(axis=2)
+        scales: NDArray[np.float32] = np.zeros_like(energy)
+        np.divide(products, energy, out=scales, where=energy != 0)
+        return _convert_scales(scales, self.dtype)
 
-def _fit_scales(
-    values: NDArray[np.float32],
-    rounded: _RoundedBlocks,
-    dtype: "np.dtype[np.floating]",
-    counts: NDArray[np.float32],
-) -> NDArray[np.floating]:
-    """Return the scales of the least squared error for given integers and zeros."""
-    centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
-    energy = (np.square(centered) * counts).sum(axis=2)
-    with np.errstate(over="ignore"):  # what is infinite is not chosen
-        products = (values * centered * counts).sum(axis=2)
-    scales: NDArray[np.float32] = np.zeros_like(energy)
-    np.divide(products, energy, out=scales, where=energy != 0)
-    return _convert_scales(scales, dtype)
+    def _fit_lines(self, rounded: _RoundedBlocks) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return scales and offsets of the least squared error of `scale * stored - offset`."""
+        counts = np.broadcast_to(self.counts, self.values.shape[1:]).astype(np.float64)
+        sums = counts.sum(axis=-1, keepdims=True)
+        counts = counts / np.where(sums > 0, sums, 1)
+        stored, values = rounded.stored.astype(np.float64), self.values.astype(np.float64)
+        means, centers = (stored * counts).sum(axis=2), (values * counts).sum(axis=2)
+        away = stored - means[..., None]
+        energy = (np.square(away) * counts).sum(axis=2)
+        products = (away * values * counts).sum(axis=2)
+        scales = rounded.scales.astype(np.float64)
+        np.divide(products, energy, out=scales, where=energy > 0)
+        return scales, means * scales - centers
 
 
 def _convert_scales(
@@ -282,7 +343,7 @@ _ROWS_CHUNK = 1 << 22  # weights that are rounded together by moments, in float6
 
 
 def _round_by_moments(
-    weights: NDArray[np.floating], block: int, symmetric: bool, moments: Float64Array
+    weights: NDArray[np.floating], block: int, bits: int, symmetric: bool, moments: Float64Array
 ) -> WeightBlocks:
     """Round weights `[N, K]` by the second moments `[K, K]` of their inputs."""
     count, inputs = weights.shape
@@ -290,11 +351,11 @@ def _round_by_moments(
     unit = _normalize_moments(moments)
     feedback, counts = _factor_moments(unit)
     stored = np.zeros((count, shape[1] * block), np.uint8)
-    scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, _ZERO, np.uint8)
+    scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, 1 << bits - 1, np.uint8)
     squares = error = 0.0
     step = max(1, _ROWS_CHUNK // inputs)
     for rows in (slice(first, first + step) for first in range(0, count, step)):
-        rounder = _MomentRounder(weights[rows].astype(np.float64), block, weights.dtype, unit)
+        rounder = _MomentRounder(weights[rows].astype(np.float64), block, bits, weights.dtype, unit)
         rounder.round(feedback, counts, symmetric)
         for _ in range(_SWEEPS):
             rounder.sweep()
@@ -303,7 +364,7 @@ def _round_by_moments(
         squares += float(((rounder.weights @ moments) * rounder.weights).sum())
         error += float(max(((away @ moments) * away).sum(), 0))
     return WeightBlocks(
-        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros
+        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros, bits
     )
 
 
@@ -332,16 +393,17 @@ class _MomentRounder:
         self,
         weights: Float64Array,
         block: int,
+        bits: int,
         dtype: "np.dtype[np.floating]",
         moments: Float64Array,
     ) -> None:
         """Take weights, the dtype of scales, and definite moments `[K, K]`."""
-        self.weights, self.block, self.moments = weights, block, moments
+        self.weights, self.block, self.bits, self.moments = weights, block, bits, moments
         count, inputs = weights.shape
         self.parts = [slice(at, min(at + block, inputs)) for at in range(0, inputs, block)]
         self.centered, self.restored = np.zeros_like(weights), np.zeros_like(weights)
         self.scales = np.zeros((count, len(self.parts)), dtype)
-        self.zeros = np.full(self.scales.shape, _ZERO, np.uint8)
+        self.zeros = np.full(self.scales.shape, 1 << bits - 1, np.uint8)
 
     def store(self) -> NDArray[np.uint8]:
         """Return the integers as they are stored, `[N, B * block]`; what fills the last block is 0."""
@@ -361,9 +423,10 @@ class _MomentRounder:
         for number, part in enumerate(self.parts):
             wanted = self.weights[:, part] + away[:, : part.start] @ feedback[: part.start, part]
             values = wanted.astype(np.float32)[:, None]
-            found = _round_blocks(values, dtype, counts[part])
+            search = _BlockSearch(values, dtype, self.bits, counts[part])
+            found = search.find_symmetric()
             if not symmetric:
-                found = _round_with_zeros(values, dtype, found, counts[part])
+                found = search.find_with_zeros(found)
             self.zeros[:, number] = found.zeros[:, 0]
             self.scales[:, number] = np.where(found.scales == 0, 1, found.scales)[:, 0]
             scales, low, high = self._get_grid(number)
@@ -397,7 +460,7 @@ class _MomentRounder:
     def _get_grid(self, number: int) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the scales of a block, and its least and greatest integers less the zeros."""
         zeros = self.zeros[:, number].astype(np.float64)
-        return self.scales[:, number].astype(np.float64), _LEAST - zeros, _MOST - zeros
+        return self.scales[:, number].astype(np.float64), -zeros, (1 << self.bits) - 1 - zeros
 
     def _set_scales(self, number: int, scales: Float64Array) -> None:
         """Store scales of a block; those that its type cannot hold stay as they were."""

@@ -93,16 +93,23 @@ def restore_onnxruntime(
     spread=st.sampled_from([1e-6, 1.0, 1e4]),
 )
 @settings(max_examples=examples(60))
-def test_squared_errors_are_at_most_onnxruntimes(
+def test_errors_are_at_most_onnxruntimes_by_the_importance_of_inputs(
     shape: tuple[int, int], block: int, seed: int, spread: float
 ) -> None:
+    """Errors count by the mean square of the weights of their input; what is reported does not."""
     weights = draw(shape, seed) * np.float32(spread)
+    squares = np.square(weights, dtype=np.float64).mean(axis=1, keepdims=True)
+    counts = 0.2 + 0.8 * squares / squares.mean()
+
+    def measure(restored: NDArray[np.float32]) -> float:
+        return float((np.square(restored.astype(np.float64) - weights) * counts).sum())
+
     for symmetric in (True, False):
         ours = round_to_blocks(np.ascontiguousarray(weights.T), block, symmetric=symmetric)
         error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
-        other = restore_onnxruntime(weights, block, symmetric=symmetric)
-        theirs = np.square(other - weights, dtype=np.float64).sum()
-        assert error <= theirs * (1.05 if ours.zeros is None and not symmetric else 1 + 1e-6)
+        theirs = measure(restore_onnxruntime(weights, block, symmetric=symmetric))
+        most = theirs * (1.05 if ours.zeros is None and not symmetric else 1 + 1e-6)
+        assert measure(ours.restore().T) <= most
         assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
 
 
@@ -427,7 +434,7 @@ TIED = {
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 @pytest.mark.parametrize("head", TIED)
 @pytest.mark.parametrize("ops", ["*", "MatMul Gemm Gather"])
-def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
+def test_a_tied_head_and_its_table_are_one_tensor_of_8_bits(
     head: str, ops: str, dtype: str, tmp_path: Path
 ) -> None:
     """Rows that Gather takes are those that the integers stand for, to the last bit."""
@@ -444,10 +451,12 @@ def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
     assert all(each.operator.endswith("GatherBlockQuantized") for each in done.weights)
     assert not done.notes
     free = "alpha" not in head and ops == "*"
-    stored = round_to_blocks(table, 32, symmetric=not free).restore().astype(kind)
+    assert all(each.bits == 8 for each in done.weights)
+    stored = round_to_blocks(table, 32, bits=8, symmetric=not free).restore().astype(kind)
     with without_optimizations():
         made = run_session(open_session(done.model.proto), {"i": np.arange(-90, 90)})
     np.testing.assert_array_equal(made["r"], np.concatenate([stored, stored]))
+    assert np.square(stored - table).sum() < 1e-4 * np.square(table).sum()
     wide = stored.astype(np.float64)
     expected = np.concatenate([wide, wide]) @ wide.T * (2 if head in ("alpha", "two") else 1)
     np.testing.assert_allclose(made["y"], expected, rtol=1e-2, atol=1e-2 if kind == np.float16 else 1e-5)
