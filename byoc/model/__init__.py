@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         TARGET_KEY,
         TENSOR_KEY,
         WEIGHT_KEY,
+        NodeKind,
         NodeRecords,
         get_metadata,
         get_operator_name,

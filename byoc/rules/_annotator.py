@@ -8,16 +8,29 @@ of the nearest rule: the fewest objections; ties by severity, then by file order
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from byoc.errors import YES, CauseKind, refuse
-from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx, list_node_captures
+from byoc.model import (
+    GraphIndex,
+    NodeKind,
+    TensorQuantization,
+    find_constant_value,
+    find_type_origin,
+    get_constant_value,
+    get_input_quantization,
+    get_operator_name,
+    get_output_quantization,
+    is_onnx,
+    list_node_captures,
+)
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._graph_rules import ValueChecker, check_batch, find_host_nodes
 from byoc.rules._node_view import (
     Attempt,
-    NodeSignatures,
     Objection,
     ObjectionKind,
     RuleView,
@@ -37,9 +50,191 @@ from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.support import CHECKS, load_function
-from byoc.support.expressions import compile_expression
+from byoc.support.expressions import Member, Name, compile_expression, walk_tree
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
+
+
+# Signatures of nodes: nodes of one signature are the same to the rules of a file.
+#
+# A large graph repeats few nodes: the layers of a transformer have equal operators on equal types.
+# What the rules say of one of them holds for all.
+
+# A longer node holds data, which is not worth comparing.
+_MAX_BYTES = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSignatures:
+    """The signatures of a graph's nodes; `find_rules` gives the rules for an operator.
+
+    Signatures made with the same `numbers` can be compared between graphs: what is equal has one number.
+    """
+
+    index: GraphIndex
+    find_rules: Callable[[str], Sequence[OpRule]]
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    _reads_values: dict[str, "_ReadValues"] = field(default_factory=dict)
+    _kinds: dict[NodeKind, int] = field(default_factory=dict)
+
+    def sign_node(self, number: int) -> Hashable:
+        """Return the signature of a node, None for a node that may be unlike all others.
+
+        A signature has all that rules read: the attributes, the types of tensors, whether these are
+        constant or used, how they are quantized, and values where a rule reads some. Nodes with bodies
+        have none; nor has any node where a rule reads names or calls a check function.
+        """
+        index = self.index
+        kind = index.node_kinds[number]
+        read = self._find_read_values(kind.operator)
+        if read.unlike_others or kind.has_bodies or kind.size > _MAX_BYTES:
+            return None
+        names, outputs = index.node_inputs[number], index.node_outputs[number]
+        known = self._known
+        parts = [self._number_kind(kind)]
+        parts += [known.get(name, -1) if name else -2 for name in names]
+        parts.append(-3)  # no number: outputs follow
+        parts += [known.get(name, -1) if name else -2 for name in outputs]
+        if read.constants:
+            parts += [self._number(self._get_value(name)) for name in names if index.is_constant(name)]
+        if not self._quantized_tensors.isdisjoint((*names, *outputs)):
+            described = self._describe_quantization(number, (*names, *outputs), read.scales)
+            parts.append(self._number(described))
+        return tuple(parts)
+
+    def reads_values(self, op: str) -> bool:
+        """Return whether the rules for an operator may read values of constants."""
+        read = self._find_read_values(op)
+        return read.unlike_others or read.constants
+
+    def _find_read_values(self, op: str) -> "_ReadValues":
+        if op not in self._reads_values:
+            self._reads_values[op] = _find_read_values(self.find_rules(op))
+        return self._reads_values[op]
+
+    def _number(self, value: Hashable) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def _number_kind(self, kind: NodeKind) -> int:
+        """Return the number of a kind in graphs of these operator sets and ranges of open dimensions."""
+        if kind not in self._kinds:
+            own = kind.operator, kind.attributes
+            self._kinds[kind] = self._number((*own, self._graph_number))
+        return self._kinds[kind]
+
+    @cached_property
+    def _graph_number(self) -> int:
+        ranges = self.index.planned.ranges
+        return self._number((frozenset(self.index.opsets.items()), frozenset(ranges.items())))
+
+    @cached_property
+    def _known(self) -> Mapping[str, int]:
+        """The facts that rules see of each tensor: type, whether it is constant, whether it is used."""
+        index = self.index
+        constants, used = index.constant_names, {*index.consumers, *index.outputs}
+        numbers = {id(kind): self._number(kind) for kind in index.types.values()}
+        found = {
+            name: (numbers[id(kind)] << 2) | (name in constants) << 1 | (name in used)
+            for name, kind in index.types.items()
+        }
+        untyped = self._number("no type") << 2
+        return {name: untyped | (name in constants) << 1 | 1 for name in used} | found
+
+    def _get_value(self, name: str) -> Hashable:
+        value = get_constant_value(self.index, name)
+        return None if value is None else (value.dtype.str, value.shape, tuple(value.ravel().tolist()))
+
+    @cached_property
+    def _quantized_tensors(self) -> frozenset[str]:
+        """The tensors that a DequantizeLinear makes or a QuantizeLinear reads."""
+        index, found = self.index, set[str]()
+        for number, kind in enumerate(index.node_kinds):
+            if kind.is_onnx and kind.op_type == "DequantizeLinear":
+                found.update(index.node_outputs[number])
+            elif kind.is_onnx and kind.op_type == "QuantizeLinear":
+                found.update(index.node_inputs[number])
+        return frozenset(found)
+
+    def _describe_quantization(self, number: int, names: Sequence[str], with_scales: bool) -> Hashable:
+        """Return all that rules see of how tensors of a node are quantized.
+
+        Scales and zero points are seen by which of them are equal and by what a scheme asks for, unless
+        conditions read them (`with_scales`). Reasons name tensors whose formal names are not unique.
+        """
+        found: list[Hashable] = []
+        places: dict[Hashable, int] = {}  # the first place of each scale or zero point
+        for name in names:
+            for one in self._get_quantizations(name):
+                if one is None:
+                    found.append(None)
+                    continue
+                found += one.quantized_type, one.axis
+                for read in (one.scale, one.zero_point):
+                    facts, value = self._get_scale_facts(read)
+                    found += facts, places.setdefault(value, len(places))
+                    found += (value,) if with_scales else ()
+        return (*found, *(() if self._has_unique_formals(number) else names))
+
+    def _has_unique_formals(self, number: int) -> bool:
+        schema = self.index.get_schema(self.index.nodes[number])
+        if schema is None:
+            return False
+        formals = [*schema.inputs, *schema.outputs]
+        unique = len({each.name for each in formals}) == len(formals)
+        return unique and not any(each.variadic for each in formals)
+
+    def _get_quantizations(self, name: str) -> tuple[TensorQuantization | None, ...]:
+        """Return how a tensor is quantized as an input, and as an output."""
+        if name not in self._quantized_tensors:
+            return (None,)
+        return get_input_quantization(self.index, name), get_output_quantization(self.index, name)
+
+    @cached_property
+    def _scale_facts(self) -> dict[str, tuple[Hashable, Hashable]]:
+        return {}
+
+    def _get_scale_facts(self, name: str) -> tuple[Hashable, Hashable]:
+        """Return what schemes ask of a scale or zero point, and its value, by name if that is large."""
+        if name not in self._scale_facts:
+            stored = find_constant_value(self.index, name) if name else np.zeros(())
+            facts: Hashable = None
+            if stored is not None:
+                facts = bool(np.any(stored)), bool(np.all(np.frexp(stored.astype(np.float64))[0] == 0.5))
+            small = get_constant_value(self.index, name) if name else stored
+            value: Hashable = name if small is None else tuple(small.reshape(-1).tolist())
+            known = self.index.types.get(name)
+            self._scale_facts[name] = (known, facts, small is None, bool(name)), value
+        return self._scale_facts[name]
+
+
+class _ReadValues(NamedTuple):
+    """The values that rules read: of constants, and of scales and zero points.
+
+    Nodes are `unlike_others` where rules may read what no signature has.
+    """
+
+    constants: bool = False
+    scales: bool = False
+    unlike_others: bool = False
+
+
+def _find_read_values(rules: Sequence[OpRule]) -> _ReadValues:
+    """Return which values rules read."""
+    if any(rule.check is not None for rule in rules):
+        return _ReadValues(unlike_others=True)
+    constants = any(part.value is not None for rule in rules for part in rule.tensors.values())
+    scales = False
+    for condition in (condition for rule in rules for condition in rule.where):
+        parts = list(walk_tree(compile_expression(condition.expr).tree))
+        read = {part.name for part in parts if isinstance(part, (Member, Name))}
+        if "name" in read:
+            return _ReadValues(unlike_others=True)
+        constants |= "value" in read
+        scales |= not read.isdisjoint(("scale", "zero_point"))
+    return _ReadValues(constants, scales)
+
+
+# The rules of a target, applied to a graph.
 
 
 def annotate_graph(index: GraphIndex, target: Target) -> list[Mark]:
@@ -67,8 +262,6 @@ class Annotator:
 
     target: Target
     index: GraphIndex
-    _marks: dict[Hashable, Mark] = field(default_factory=dict)
-    """the marks that all nodes of a signature get"""
     _ruled: dict[int, Mark] = field(default_factory=dict)
     """the marks of nodes by the rules alone; conversions beside a node ask for its mark, too"""
 
@@ -110,12 +303,12 @@ class Annotator:
             return Mark(refuse(kept.make_cause(self._get_operator(number))), accepts_plain=False)
         if number in self._batch_objections:
             return self._try_rules(number)[0]
-        signature = self._signatures.sign_node(number)
-        if signature in self._marks:
-            return self._check_values(number, self._marks[signature])
+        signature, known = self._signatures.sign_node(number), self.target.known_marks
+        if signature in known.marks:
+            return self._check_values(number, known.marks[signature])
         mark, shared = self._try_rules(number)
         if shared and signature is not None:
-            self._marks[signature] = mark
+            known.marks[signature] = mark
         return self._check_values(number, mark)
 
     def _check_values(self, number: int, mark: Mark) -> Mark:
@@ -269,7 +462,7 @@ class Annotator:
     def _make_view(self, number: int) -> RuleView:
         node = self.index.nodes[number]
         op, schema = get_operator_name(node), self.index.get_schema(node)
-        with_values = self._signatures.reads_values(op) is not False
+        with_values = self._signatures.reads_values(op)
         return RuleView(self.index, number, node, op, schema, self.target.compute_dtype, with_values)
 
     def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
@@ -334,7 +527,10 @@ class Annotator:
 
     @cached_property
     def _signatures(self) -> NodeSignatures:
-        return NodeSignatures(self.index, lambda op: [each.rule for each in self._find_rules(op)])
+        def find_rules(op: str) -> list[OpRule]:
+            return [each.rule for each in self._find_rules(op)]
+
+        return NodeSignatures(self.index, find_rules, self.target.known_marks.numbers)
 
     @cached_property
     def _scheme(self) -> SchemeChecker:

@@ -1,7 +1,7 @@
 """Loading of rule files with those that they extend, to a checked `Target`; their JSON Schema."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
-from byoc.patterns import ANY_OPERATOR, Pattern
+from byoc.patterns import ANY_OPERATOR, Mark, Pattern
 from byoc.rules._composite_library import make_patterns, read_library
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import OpRule, RuleFile, apply_defaults, locate_own_clauses, merge_rules
@@ -103,6 +103,14 @@ def list_locations(changes: Any, before: str = "") -> Iterator[str]:
 
 
 @dataclass(frozen=True, eq=False)
+class KnownMarks:
+    """The marks that all nodes of a signature get, and the numbers that signatures are made of."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    marks: dict[Hashable, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Target:
     """An accelerator as its rule file describes it; `source` is the user's name for the file.
 
@@ -119,6 +127,11 @@ class Target:
     folder: Path = Path()
     compute_dtype: str | None = None
     values: Literal["shown", "assumed"] = "shown"
+
+    @cached_property
+    def known_marks(self) -> "KnownMarks":
+        """The marks of nodes that the rules were tried on, in whatever graph."""
+        return KnownMarks()
 
     @property
     def name(self) -> str:

@@ -1,10 +1,12 @@
 """Nodes that are the same to the rules are tried once, and whatever tells nodes apart is seen."""
 
+import random
+from itertools import product
 from pathlib import Path
 
 import pytest
-from helpers.ruling import filled, make_target, rules
-from helpers.support import OPENVINO_RULES, prepared, sample_cases
+from helpers.ruling import filled, make_target, rules, target
+from helpers.support import OPENVINO_RULES, parse, prepared, sample_cases
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.onnxrt import INSTALL_HINT
@@ -90,6 +92,11 @@ def test_a_reason_that_names_a_tensor_is_not_shared() -> None:
     assert "M" in str(marks[1].verdict)
 
 
+def mark_alone(rule_file: str, index: GraphIndex, number: int) -> Mark:
+    """Return the mark of a node by a target that has seen no other."""
+    return Annotator(load_rules(ROOT / "annotations" / f"{rule_file}.yaml"), index).annotate_node(number)
+
+
 @pytest.mark.parametrize(
     "name", sample_cases(["squeezenet", "t5", "mobilenet_v3_large"], "squeezenet", "t5")
 )
@@ -99,7 +106,7 @@ def test_marks_are_those_of_each_node_alone(name: str, rule_file: str) -> None:
     target = load_rules(ROOT / "annotations" / f"{rule_file}.yaml")
     marks = annotate_graph(index, target)
     sample = range(0, len(marks), 7)
-    assert [marks[n] for n in sample] == [Annotator(target, index).annotate_node(n) for n in sample]
+    assert [marks[n] for n in sample] == [mark_alone(rule_file, index, n) for n in sample]
 
 
 def test_nodes_of_other_constants_are_told_apart_where_a_rule_reads_them() -> None:
@@ -149,3 +156,70 @@ def test_onnxruntime_is_named_where_its_operators_are_not_known(
     (mark,) = annotate_graph(index, target)
     assert "the tensors of acme.Odd cannot be told by name" in str(mark.verdict)
     assert (INSTALL_HINT in str(mark.verdict)) is not is_there
+
+
+QUANTIZED = """g ({one}[1,4] p, {other}[1,4] q) => ({one}[1,4] y, {one}[1,8] k, {one}[1,2] m) <
+  float s = {{{s}}}, {one} z = {{{z}}}, float[{n}] t = {{{t}}}, {other}[{n}] u = {{{u}}},
+  int8[4,2] w = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[2] ws = {{{s}, 0.5}}, int8[2] wz = {{0, {z}}}
+> {{
+  a = DequantizeLinear (p, s, z)
+  b = DequantizeLinear <axis = 1> (q, t, u)
+  c = Add (a, b)
+  y = QuantizeLinear (c, s, z)
+  d = Concat <axis = 1> (a, b)
+  k = QuantizeLinear (d, s, z)
+  v = DequantizeLinear <axis = {axis}> (w, ws, wz)
+  e = MatMul (a, v)
+  m = QuantizeLinear (e, s, z)
+}}"""
+SCHEMES = {
+    "numbers": "{activations: {dtype: [int8]}}",
+    "same scale": "{same_scale: [Add, Concat]}",
+    "powers of two": "{scales: power_of_two}",
+    "symmetric": "{activations: {symmetric: true}, weights: {symmetric: true}}",
+    "one scale": "{activations: {per_channel: false}}",
+}
+ASKED = {
+    "nothing": "",
+    "axis": ", tensors: {B: {quantized: {axis: 1}}}",
+    "same as": ", tensors: {C: {quantized: {same_as: A}}}",
+    "scale": ", where: ['A.quantized.scale[0] < 0.4']",
+    "dtype": ", where: ['B.quantized.dtype == \"int8\"']",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("asked", ASKED)
+def test_quantized_nodes_of_many_graphs_get_the_marks_of_each_alone(scheme: str, asked: str) -> None:
+    """Scales, zero points, their number and their axes differ from graph to graph."""
+
+    def make() -> Target:
+        columns = "{op: MatMul, quantized: true, tensors: {B: {quantized: {axis: 1}}}}"
+        ops = f"[{{op: Add, quantized: true{ASKED[asked]}}}, {columns}, {{op: Concat, quantized: true}}]"
+        return target(f"quantization: {SCHEMES[scheme]}\nops: {ops}")
+
+    shared, seen = make(), set()
+    scales = ("0.5", "0.3", "0.5, 0.3")
+    every = list(product(("int8", "uint8"), ("int8", "uint8"), (0.5, 0.3), (0, 1), scales, (0, 1)))
+    chosen = random.Random(f"{scheme} {asked}").sample(every, 16)
+    for one, other, s, z, t, axis in chosen:
+        n = t.count(",") + 1
+        u = ", ".join(["1"] * n)
+        text = QUANTIZED.format(one=one, other=other, s=s, z=z, t=t, n=n, u=u, axis=axis)
+        index = prepare_model(parse(text), "test").index
+        marks = annotate_graph(index, shared)
+        assert marks == annotate_graph(index, make())
+        seen.update(str(mark.verdict) for mark in marks)
+    assert len(seen) > 2
+
+
+def test_a_quantized_node_is_tried_once_for_graphs_that_differ_in_scales(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = target("ops: [{op: [Add, Concat, MatMul], quantized: true}]")
+    tried = []
+    for s in (0.3, 0.6):
+        text = QUANTIZED.format(one="int8", other="int8", s=s, z=1, t="0.7", n=1, u="1", axis=1)
+        tried.append(count_trials(prepare_model(parse(text), "test").index, shared, monkeypatch))
+    assert len(tried[0]) > 2
+    assert not tried[1]
