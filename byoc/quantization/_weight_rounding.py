@@ -218,7 +218,7 @@ def _measure_part(
             if not np.isfinite(patches).all():
                 continue
             sums[place] += patches.sum(axis=1)
-            with np.errstate(over="ignore"):  # squares of 1e20 are infinite
+            with np.errstate(over="ignore", invalid="ignore"):  # squares of 1e20 are infinite
                 products[place] += np.matmul(patches.swapaxes(1, 2), patches)
             counts[place] += patches.shape[1]
     return [

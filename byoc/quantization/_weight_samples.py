@@ -185,7 +185,7 @@ def sum_moments(
             )
             if not (np.isfinite(old).all() and np.isfinite(new).all()):
                 continue
-            with np.errstate(over="ignore"):  # squares of 1e20 are infinite
+            with np.errstate(over="ignore", invalid="ignore"):  # squares of 1e20 are infinite
                 squares = new.T @ new
                 after[number % 2] += squares
                 across[number % 2] += old.T @ new if is_rounded else squares
