@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -42,7 +43,7 @@ class PaddedInput:
     room: int = 0
     made: bool = False
 
-    @property
+    @cached_property
     def own_shape(self) -> tuple[Dim, ...]:
         """The shape of the caller's array."""
         if not self.room:
@@ -81,6 +82,14 @@ class PaddingRule:
     def is_static(self) -> bool:
         """Whether it is that of a model which writes to a cache of a fixed length."""
         return any(each.made for each in self.inputs.values())
+
+    @cached_property
+    def padded_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes that padding gives inputs."""
+        return {
+            name: tuple(evaluate_dim(dim, self.dims) or 0 for dim in each.shape)
+            for name, each in self.inputs.items()
+        }
 
     def describe_smaller(self) -> str:
         """Return the sizes that are padded: `seq 1 to 15`."""
@@ -208,24 +217,28 @@ def find_unpadded_sizes(rule: PaddingRule, inputs: Arrays) -> dict[str, int]:
     sizes: dict[str, int] = {}
     given = {name: each for name, each in rule.inputs.items() if name in inputs and not each.made}
     shapes = {name: np.shape(inputs[name]) for name in given}
-    own_shapes = {name: each.own_shape for name, each in given.items()}
     for name, shape in shapes.items():
-        expected = own_shapes[name]
+        expected = given[name].own_shape
         if len(shape) != len(expected):
             raise InputError(f"input '{name}' has {len(shape)} dimensions, not {len(expected)}")
         for dim, extent in zip(expected, shape, strict=True):
-            if isinstance(dim, str) and dim in rule.dims and sizes.setdefault(dim, extent) != extent:
-                raise InputError(f"input '{name}' has {dim}={extent}, another has {sizes[dim]}")
+            if dim in rule.dims and sizes.setdefault(str(dim), extent) != extent:
+                raise InputError(f"input '{name}' has {dim}={extent}, another has {sizes[str(dim)]}")
     for name, largest in rule.dims.items():
         if name not in sizes:
             raise InputError(f"no input says what {name} is")
         if not rule.least <= sizes[name] <= largest:
             raise InputError(f"{name} is {sizes[name]}, and may be {rule.least} to {largest}")
+    extents: dict[Dim, int | None] = {}  # caches by the dozen have few extents among them
     for name, shape in shapes.items():
-        own = tuple(evaluate_dim(dim, sizes) for dim in own_shapes[name])
+        own_shape = given[name].own_shape
+        for dim in own_shape:
+            if dim not in extents:
+                extents[dim] = evaluate_dim(dim, sizes)
+        own = tuple(extents[dim] for dim in own_shape)
         if shape != own:
             raise InputError(f"input '{name}' is {list(shape)}, not {list(own)}")
-        _check_first(name, inputs[name], rule.inputs[name])
+        _check_first(name, inputs[name], given[name])
     return sizes
 
 
@@ -249,9 +262,9 @@ def pad_inputs(rule: PaddingRule, inputs: Arrays, sizes: Mapping[str, int]) -> d
     for name, each in rule.inputs.items():
         if each.made:
             shape = [evaluate_dim(dim, sizes) or 0 for dim in each.shape]
-            padded[name] = _pad_array(np.ones(shape, bool), each, rule.dims)
+            padded[name] = _pad_array(np.ones(shape, bool), each, rule.padded_shapes[name])
         elif name in inputs:
-            padded[name] = _pad_array(np.asarray(inputs[name]), each, rule.dims)
+            padded[name] = _pad_array(np.asarray(inputs[name]), each, rule.padded_shapes[name])
     return padded
 
 
@@ -259,15 +272,18 @@ def make_padded_shapes(rule: PaddingRule, inputs: Arrays) -> dict[str, NDArray[A
     """Return arrays of the dtypes and shapes that padding gives inputs, which take no memory."""
     dtypes = {name: np.asarray(value).dtype for name, value in inputs.items() if name in rule.inputs}
     dtypes |= {name: np.dtype(bool) for name, each in rule.inputs.items() if each.made}
-    shapes = {
-        name: [evaluate_dim(dim, rule.dims) or 0 for dim in rule.inputs[name].shape] for name in dtypes
-    }
-    return {name: np.broadcast_to(np.zeros((), dtypes[name]), shapes[name]) for name in dtypes}
+    return {name: _make_stand_in(dtype, rule.padded_shapes[name]) for name, dtype in dtypes.items()}
 
 
-def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int]) -> NDArray[Any]:
-    shape = [evaluate_dim(dim, sizes) for dim in padded.shape]
-    missing = [(0, (whole or 0) - extent) for whole, extent in zip(shape, array.shape, strict=True)]
+@lru_cache(maxsize=1024)  # each token of a decoder asks for those of its variants
+def _make_stand_in(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _pad_array(array: NDArray[Any], padded: PaddedInput, shape: tuple[int, ...]) -> NDArray[Any]:
+    if array.shape == shape:
+        return array
+    missing = [(0, whole - extent) for whole, extent in zip(shape, array.shape, strict=True)]
     open_axes = [axis for axis, dim in enumerate(padded.shape) if isinstance(dim, str)]
     if padded.value != EDGE and open_axes:
         last = open_axes[-1]
@@ -275,11 +291,9 @@ def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int
         widths[last], missing[last] = missing[last], (0, 0)
         fill = np.array(padded.value).astype(array.dtype)
         array = np.pad(array, widths, constant_values=fill)
-    return (
-        np.pad(array, missing, mode="edge")
-        if array.size
-        else np.zeros([e or 0 for e in shape], array.dtype)
-    )
+    if not array.size:
+        return np.zeros(shape, array.dtype)
+    return array if array.shape == shape else np.pad(array, missing, mode="edge")
 
 
 def cut_outputs(rule: PaddingRule, outputs: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:

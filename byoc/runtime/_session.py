@@ -28,7 +28,7 @@ from byoc.runtime._stage_program import (
     run_in_pipeline,
 )
 from byoc.runtime._trace import Trace, current_trace, record_into
-from byoc.samples import ArrayForm, describe_mismatch
+from byoc.samples import ArrayForm, describe_mismatch, fits_types
 
 
 @dataclass(frozen=True)
@@ -304,6 +304,20 @@ class Session(SessionCalls):
         given = read_tensors(inputs)
         self.require_inputs(given)
         return {n: np.asarray(v, order="C") if n in self.types else v for n, v in given.items()}
+
+    def accepts(self, inputs: StageValues) -> bool:
+        """Return whether `require_inputs` would raise nothing, without a sentence that says why not."""
+        known = self._input_names
+        constants = self.program.constants
+        return (
+            all(name in known for name in inputs)
+            and all(name in inputs or name in constants for name in known)
+            and fits_types(inputs, self.types)
+        )
+
+    @cached_property
+    def _input_names(self) -> frozenset[str]:
+        return frozenset(self.inputs)
 
     def require_inputs(self, inputs: StageValues, made: Collection[str] = ()) -> None:
         """Raise InputError for an input that is missing, unknown, or of a wrong dtype or shape.

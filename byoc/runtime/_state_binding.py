@@ -375,20 +375,15 @@ class VariantStates:
         return {} if last is None else last.read(state)
 
     def run(
-        self,
-        session: VariantSession,
-        inputs: Mapping[str, Any],
-        state: Mapping[str, Any],
-        trace: Trace | None,
+        self, session: VariantSession, fitted: FittedInputs, trace: Trace | None
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Run the variant that inputs and state fit; returns and raises as `VariantState.run`.
 
         Where the session splits batches, so does this: each row has its state, which is in no buffer.
         """
-        fitted = session.select({**inputs, **state})
         name = fitted.session.variant
         if name != self._last and self.on_device:  # which hands its state over
-            fitted = session.select({**inputs, **state, **self.read(state)})
+            fitted = session.select({**fitted.inputs, **self.read(fitted.inputs)})
         rows = session.split_rows(fitted)
         if rows.split is not None:
             found = rows.run(trace)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
+from byoc.runtime._prompt_pieces import PromptAxes
 from byoc.runtime._session import Session, SessionCalls
 from byoc.runtime._stage_program import StageValues
 from byoc.runtime._state_binding import (
@@ -24,8 +26,8 @@ from byoc.runtime._state_binding import (
     keep_on_devices,
 )
 from byoc.runtime._trace import Trace
-from byoc.runtime._variant_session import PromptAxes, VariantSession
-from byoc.samples import describe_mismatch
+from byoc.runtime._variant_session import FittedInputs, VariantSession
+from byoc.samples import describe_mismatch, read_npz, restore_dtype, write_npz
 
 # Of the effect of a token on itself: roundings are far below, a mean over all tokens is above.
 _MOST_LOOKING_AHEAD = 1e-3
@@ -133,34 +135,55 @@ class StatefulSession(SessionCalls):
     def _go_on_in_pieces(
         self, session: VariantSession, inputs: StageValues, trace: Trace | None
     ) -> dict[str, Any]:
-        """Run the model as `_go_on` does; several times where no variant takes all tokens at once.
+        """Run the variant that takes all tokens, or several calls where none does.
 
-        Each call takes as many of the next tokens as some variant does.
+        These calls take the least time by the plans of the variants. Where the plans show no way, each
+        takes as many of the next tokens as some variant does.
         """
         try:
-            return self._go_on(inputs, trace)
+            fitted = session.select({**inputs, **self._state})
         except InputError:
-            is_taken = session.takes({**inputs, **self._state})  # and failed
-            axes = None if is_taken else PromptAxes.find(session, inputs, self._pairs)
-            if axes is None or axes.count == 1:  # the variant says what a single token fails by
+            axes = PromptAxes.find(session, inputs, self._pairs)
+            if axes is None or axes.count <= 1:  # the variant says what a single token fails by
                 raise
+        else:
+            return self._run_variant(session, fitted, trace)
         if not self._is_causal:
             self._require_causal(session, axes, inputs)
+        planned = axes.plan_sizes(self._state)
         parts: list[dict[str, Any]] = []
         done = 0
         while done < axes.count:
-            first = [axes.first] if axes.first and not done else []
-            sizes = dict.fromkeys(min(size, axes.count - done) for size in (*first, *axes.sizes))
-            pieces = {size: axes.cut(inputs, done, size) for size in sizes}
-            fitting = (n for n, each in pieces.items() if session.takes({**each, **self._state}))
-            size = next(fitting, min(pieces))  # where none fits, the smallest says why
             try:
-                parts.append(self._go_on(pieces[size], trace))
+                size, fitted = self._select_piece(session, axes, inputs, done, planned[:1])
+                planned = planned[1:] if planned[:1] == [size] else []
+                parts.append(self._run_variant(session, fitted, trace))
             except InputError as error:
                 where = f"after {done} of {axes.count} tokens: " if done else ""
                 raise InputError(f"{where}{error}") from error
             done += size
         return axes.join(parts)
+
+    def _select_piece(
+        self,
+        session: VariantSession,
+        axes: PromptAxes,
+        inputs: StageValues,
+        done: int,
+        planned: Sequence[int],
+    ) -> tuple[int, FittedInputs]:
+        """Return a number of next tokens with the variant that takes them: as planned, or the largest.
+
+        Raises InputError where none does: then the smallest says why.
+        """
+        sizes = [*planned, *(min(size, axes.count - done) for size in axes.sizes)]
+        refusals = {}
+        for size in dict.fromkeys(sizes):
+            try:
+                return size, session.select({**axes.cut(inputs, done, size), **self._state})
+            except InputError as error:
+                refusals[size] = error
+        raise refusals[min(refusals)]
 
     def _require_causal(self, session: VariantSession, axes: PromptAxes, inputs: StageValues) -> None:
         """Raise InputError unless what the model makes of a token depends on none behind it.
@@ -186,16 +209,24 @@ class StatefulSession(SessionCalls):
             "whether the model reads it in pieces: give its tokens one by one"
         )
 
+    def _run_variant(
+        self, session: VariantSession, fitted: FittedInputs, trace: Trace | None
+    ) -> dict[str, Any]:
+        """Run a variant on inputs and state, and keep the state that it makes."""
+        found, self._buffers = self._variants.run(session, fitted, trace)
+        self._state |= self._buffers
+        return self._keep_state(found)
+
     def _go_on(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
-        """Run the model on inputs and state, and keep the state that it makes."""
-        if isinstance(self._session, VariantSession):
-            found, self._buffers = self._variants.run(self._session, inputs, self._state, trace)
-            self._state |= self._buffers
-        else:
-            is_new = self._hold(inputs)
-            others = {name: array for name, array in self._state.items() if name not in self._buffers}
-            with with_memory_returned() if is_new else nullcontext():
-                found = self._bound.run({**inputs, **others}, trace)
+        """Run the only variant on inputs and state, and keep the state that it makes."""
+        is_new = self._hold(inputs)
+        others = {name: array for name, array in self._state.items() if name not in self._buffers}
+        with with_memory_returned() if is_new else nullcontext():
+            found = self._bound.run({**inputs, **others}, trace)
+        return self._keep_state(found)
+
+    def _keep_state(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return outputs without the state, which is kept for the next call."""
         for past, pair in self._pairs.items():
             value = found.pop(pair.present, None)
             if past not in self._buffers and past not in self._kept.holders:
@@ -242,9 +273,9 @@ class StatefulSession(SessionCalls):
             axis = self._find_open_axis(name)
             if axis is None:
                 raise InputError(f"input '{name}' does not grow: a fork() keeps what it was")
-            if not 0 <= length <= value.shape[axis]:
+            if length not in range(value.shape[axis] + 1):  # nor a fraction
                 raise InputError(f"a length of {length}: the state has {value.shape[axis]}")
-            state[name] = value[(*[slice(None)] * axis, slice(length))]
+            state[name] = value[(*[slice(None)] * axis, slice(int(length)))]
         self.reset(state)
 
     def reorder(self, rows: Sequence[int]) -> None:
@@ -257,11 +288,36 @@ class StatefulSession(SessionCalls):
         for name, value in state.items():
             axis = self._find_batch_axis(name)
             count = value.shape[axis]
-            missing = [row for row in rows if not 0 <= row < count]
+            missing = [row for row in rows if row not in range(count)]
             if missing:
                 raise InputError(f"no row {missing[0]}: the state has {count}")
-            state[name] = np.take(value, list(rows), axis)
+            state[name] = np.take(value, [int(row) for row in rows], axis)
         self.reset(state)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state to an .npz file, the arrays by names of inputs; `load` goes on from it.
+
+        Raises InputError where no call has made a state, and when the file cannot be written.
+        """
+        state = self.state
+        if not state:
+            raise InputError("there is no state to save: a call makes it")
+        write_npz(Path(path), state)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a state that `save` wrote, in this program or another, with the same model.
+
+        Raises InputError, naming the file, where it cannot be read and is no state of such a model.
+        """
+        types = self._session.types
+        state = {name: restore_dtype(a, types.get(name)) for name, a in read_npz(Path(path)).items()}
+        missing = next((name for name in self._pairs if name not in state), None)
+        if missing is not None:
+            raise InputError(f"{path}: input '{missing}' is missing: it is no state of this model")
+        try:
+            self.reset(state)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
     def _find_batch_axis(self, name: str) -> int:
         """Return the axis of a state that has a row for each of the batch: the first of most models."""
@@ -275,11 +331,14 @@ class StatefulSession(SessionCalls):
         empty = next((name for name, shape in shapes.items() if 0 in shape), None)
         if empty is not None:
             return f"input '{empty}' is empty: a call takes at least one token"
-        held = {
-            dim: extent
-            for name, shape in state.items()
-            for dim, extent in zip(self._list_dims(name), shape, strict=False)
-        }
+        held: dict[Dim, int] = {}
+        for name, shape in state.items():
+            for dim, extent in zip(self._list_dims(name), shape, strict=False):
+                if isinstance(dim, str) and held.setdefault(dim, extent) != extent:
+                    return (
+                        f"the state has {held[dim]} along {dim}, but '{name}' {extent}: reset() takes "
+                        "values of one length, and of all inputs that are state"
+                    )
         for name, shape in shapes.items():
             for dim, extent in zip(self._list_dims(name), shape, strict=False):
                 if isinstance(dim, str) and extent != held.get(dim, extent):

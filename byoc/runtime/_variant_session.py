@@ -1,19 +1,16 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
-import numpy as np
-
 from byoc.bundle import (
     Bundle,
 )
 from byoc.errors import InputError
-from byoc.model import Dim, StatePair, TensorType
+from byoc.model import Dim, TensorType
 from byoc.padding import (
     PaddingRule,
     RowSplit,
@@ -246,7 +243,7 @@ class VariantSession(SessionCalls):
             if session.fits(inputs):
                 return FittedInputs(session, inputs)
             if self.is_automatic and not unpadded and name in self.paddings:
-                padded = self._pad(name, read_tensors(inputs), defaultdict(str))
+                padded = self._pad(name, read_tensors(inputs))
                 if padded is not None:
                     return padded.pad()
         return self.select(inputs).pad()
@@ -261,27 +258,45 @@ class VariantSession(SessionCalls):
 
     def select(self, inputs: StageValues) -> FittedInputs:
         """Return the variant that inputs fit best, and the inputs as they are; raises as `fit`."""
-        problems: dict[str, str] = {}
         inputs = read_tensors(inputs)
+        for session in self.sessions.values():
+            if session.accepts(inputs):
+                return FittedInputs(session, inputs)
+        refusals: dict[str, str] = {}
+        padded = [each for name in self.paddings if (each := self._pad(name, inputs, refusals))]
+        if padded:
+            return min(padded, key=lambda each: self.input_elements[each.session.variant])
+        raise InputError(self._explain(inputs, refusals))
+
+    @cached_property
+    def input_elements(self) -> Mapping[str, int]:
+        """The number of elements that the inputs of each variant have: the fewest are padded to."""
+        return {name: _count_elements(session.types) for name, session in self.sessions.items()}
+
+    def _explain(self, inputs: StageValues, refusals: Mapping[str, str]) -> str:
+        """Return why no variant takes inputs; `refusals` say why those that are padded do not."""
+        problems: dict[str, str] = {}
         for name, session in self.sessions.items():
             try:
                 session.require_inputs(inputs, self._made)
             except InputError as error:
                 problems[name] = str(error)
-            else:
-                return FittedInputs(session, inputs)
         exact = {*problems.values()}
-        padded = [each for name in self.paddings if (each := self._pad(name, inputs, problems))]
-        if padded:
-            return min(padded, key=lambda each: _count_elements(each.session.types))
         if len(exact) == 1 < len(self.sessions):
-            raise InputError(exact.pop())  # such as an input that is missing
+            return exact.pop()  # such as an input that is missing
+        for name, refusal in refusals.items():
+            if self.paddings[name].is_static:  # without what padding makes nothing fits as it is
+                problems[name] = refusal
+            else:
+                problems[name] += f", nor by padding: {refusal}"
         variants = {entry.name: entry.variant for entry in self.bundle.manifest.variants}
         told = "; ".join(f"{variants[name]}: {problem}" for name, problem in problems.items())
-        raise InputError(f"no variant takes these inputs: {told}")
+        return f"no variant takes these inputs: {told}"
 
-    def _pad(self, name: str, inputs: StageValues, problems: dict[str, str]) -> FittedInputs | None:
-        """Return a variant that inputs can be padded to, or None, and add the reason in `problems`."""
+    def _pad(
+        self, name: str, inputs: StageValues, refusals: dict[str, str] | None = None
+    ) -> FittedInputs | None:
+        """Return a variant that inputs can be padded to, or None, and add the reason to `refusals`."""
         rule, session = self.paddings[name], self.sessions[name]
         given = self._made.intersection(inputs)
         try:
@@ -290,10 +305,8 @@ class VariantSession(SessionCalls):
             sizes = find_unpadded_sizes(rule, inputs)
             session.require_inputs({**inputs, **make_padded_shapes(rule, inputs)}, self._made)
         except InputError as error:
-            if rule.is_static:  # without what padding makes nothing fits as it is
-                problems[name] = str(error)
-            else:
-                problems[name] += f", nor by padding: {error}"
+            if refusals is not None:
+                refusals[name] = str(error)
             return None
         return FittedInputs(session, inputs, rule, sizes)
 
@@ -307,179 +320,3 @@ def _merge_extents(extents: tuple[Dim, ...]) -> Dim:
 
 def _count_elements(types: Mapping[str, TensorType]) -> int:
     return sum(kind.elements or 0 for kind in types.values())
-
-
-# A prompt in pieces: several calls in place of one that no variant takes.
-
-
-@dataclass(frozen=True)
-class PromptAxes:
-    """Along which axes a call of several tokens is cut into calls of fewer.
-
-    `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
-    each token until now, as of a mask, and `outputs` the axis of an output, of states too, with an entry
-    for each token.
-    `count` is the number of tokens, `sizes` those that variants take, the largest first, and `behind`
-    the largest that one takes behind a past, 0 where none does.
-    """
-
-    tokens: Mapping[str, Sequence[int]]
-    so_far: Mapping[str, Sequence[int]]
-    outputs: Mapping[str, int]
-    count: int
-    sizes: Sequence[int]
-    behind: int
-
-    @classmethod
-    def find(
-        cls, session: VariantSession, inputs: StageValues, pairs: Mapping[str, StatePair]
-    ) -> "PromptAxes | None":
-        """Return the axes of inputs that no variant takes at once; None where that does not help.
-
-        An axis is of tokens where its extents differ, from variant to variant or from what is given: of
-        those until now where it is at least as long as the state is in the variant with the longest one.
-        """
-        lengths = _find_lengths(session, pairs)
-        if not lengths:
-            return None
-        key, length = max(lengths.items(), key=lambda each: each[1])
-        longest = session.sessions[key]
-        tokens: dict[str, list[int]] = {}
-        so_far: dict[str, list[int]] = {}
-        sizes: set[int] = set()
-        behind: set[int] = set()
-        for name, value in inputs.items():
-            for axis, extent in enumerate(np.shape(value)):
-                found = [_get_extent(each, name, axis) for each in session.sessions.values()]
-                if None in found or {*found} == {extent}:
-                    continue
-                if (_get_extent(longest, name, axis) or 0) >= max(length, 2):
-                    so_far.setdefault(name, []).append(axis)
-                else:
-                    tokens.setdefault(name, []).append(axis)
-                    by_variant = dict(zip(session.sessions, found, strict=True))
-                    sizes.update(size for size in found if size)
-                    behind.update(size or 0 for key, size in by_variant.items() if lengths.get(key))
-        counts = {np.shape(inputs[name])[axis] for name, axes in tokens.items() for axis in axes}
-        if len(counts) != 1:
-            return None
-        varying = {name: _find_varying_axes(session, name) for name in session.outputs}
-        if any(axes is None or len(axes) > 1 for axes in varying.values()):
-            return None  # what several calls make could not be joined
-        outputs = {name: axes[0] for name, axes in varying.items() if axes}
-        return cls(
-            tokens, so_far, outputs, counts.pop(), sorted(sizes, reverse=True), max(behind, default=0)
-        )
-
-    @property
-    def first(self) -> int:
-        """The number of tokens to begin with so that whole pieces of `behind` follow, 0 for any.
-
-        Without a past a piece may be padded, where behind one its last tokens would go one by one.
-        """
-        if self.behind <= 1:
-            return 0
-        return max(0, self.count - -(-(self.count - self.sizes[0]) // self.behind) * self.behind)
-
-    def cut(self, inputs: StageValues, done: int, size: int) -> dict[str, Any]:
-        """Return the inputs of `size` tokens behind the first `done`."""
-        found = dict(inputs)
-        for name, axes in self.tokens.items():
-            for axis in axes:
-                found[name] = np.take(found[name], range(done, done + size), axis)
-        for name, axes in self.so_far.items():
-            for axis in axes:
-                left = np.shape(inputs[name])[axis] - self.count + done + size
-                found[name] = np.take(found[name], range(left), axis)
-        return found
-
-    def cut_first(self, inputs: StageValues, size: int) -> dict[str, Any]:
-        """Return the inputs of the first `size` tokens as of a sequence that begins with them.
-
-        Where there are fewer, the last of them is repeated.
-        """
-        found = dict(inputs)
-        for axes in (self.tokens, self.so_far):
-            for name, own in axes.items():
-                for axis in own:
-                    found[name] = np.take(found[name], range(size), axis, mode="clip")
-        return found
-
-    def change_last(self, piece: StageValues) -> dict[str, Any]:
-        """Return the inputs of some tokens with others for the last of them, which are as valid."""
-        found = dict(piece)
-        for name, axes in self.tokens.items():
-            value = np.array(piece[name])
-            for axis in axes:
-                last = np.moveaxis(value, axis, 0)[-1]
-                last[...] = np.where(last > 0, last - 1, last + 1)
-            found[name] = value
-        return found
-
-    def measure_looking_ahead(self, one: StageValues, other: StageValues, size: int) -> float:
-        """Return the change of outputs for earlier tokens as a share of the change for the last one.
-
-        `one` and `other` are outputs for `size` tokens without a past, of which the last one differs. A
-        causal model gives 0.
-        """
-        share = 0.0
-        for name, axis in self.outputs.items():
-            moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
-            earlier, last = (
-                float(part.max(initial=0.0)) for part in (moved[: size - 1], moved[size - 1 :])
-            )
-            share = max(share, earlier / (last or 1.0))
-        return share
-
-    def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the outputs of all calls as those of one; of one without tokens those of the last."""
-        return {
-            name: np.concatenate([part[name] for part in parts], self.outputs[name])
-            if name in self.outputs
-            else value
-            for name, value in parts[-1].items()
-        }
-
-
-def _get_extent(session: Session, name: str, axis: int) -> int | None:
-    kind = session.types.get(name)
-    extent = kind.shape[axis] if kind is not None and kind.shape and axis < len(kind.shape) else None
-    return extent if isinstance(extent, int) else None
-
-
-def _find_lengths(session: VariantSession, pairs: Mapping[str, StatePair]) -> dict[str, int]:
-    """Return the number of tokens that the state of each variant has; nothing where it is not seen.
-
-    That is its extent along the axis that differs from variant to variant, or that is padded.
-    """
-    for name in pairs:
-        shapes = {key: each.types[name].shape for key, each in session.sessions.items()}
-        columns = zip(*(shape or () for shape in shapes.values()), strict=False)
-        varying = {axis for axis, extents in enumerate(columns) if len({*extents}) > 1}
-        rules = (rule.inputs[name] for rule in session.paddings.values() if name in rule.inputs)
-        varying |= {
-            axis for rule in rules for axis, dim in enumerate(rule.own_shape) if isinstance(dim, str)
-        }
-        if len(varying) == 1:
-            axis = varying.pop()
-            found = {key: _get_extent(each, name, axis) for key, each in session.sessions.items()}
-            return {key: extent for key, extent in found.items() if extent is not None}
-    return {}
-
-
-def _find_varying_axes(session: VariantSession, name: str) -> list[int] | None:
-    """Return the axes of an output whose extents differ between variants, None where none is known.
-
-    An extent with a name that no input has, such as the total of past and new tokens, may differ.
-    """
-    kinds = [each.get_types().get(name) for each in session.sessions.values()]
-    shapes = [kind.shape for kind in kinds if kind is not None and kind.shape is not None]
-    if len(shapes) < len(kinds) or len({len(shape) for shape in shapes}) != 1:
-        return None
-    inputs = [kind.shape or () for each in session.sessions.values() for kind in each.types.values()]
-    told = {dim for shape in inputs for dim in shape}
-    return [
-        axis
-        for axis, extents in enumerate(zip(*shapes, strict=True))
-        if len({*extents}) > 1 or not (isinstance(extents[0], int) or extents[0] in told)
-    ]

@@ -1,6 +1,7 @@
 """Sequences are forked, cut back and reordered; a call that does not go on from a state is told so."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,31 @@ def test_a_fork_goes_on_by_itself(begin: Callable[[], Any]) -> None:
             each.truncate(4)
 
 
+def test_a_saved_state_goes_on_in_another_session(begin: Callable[[], Any], tmp_path: Path) -> None:
+    session = begin()
+    step(session, [PROMPT], 0)
+    session.save(tmp_path / "state.npz")
+    other = begin()
+    other.load(tmp_path / "state.npz")
+    np.testing.assert_allclose(
+        step(other, [[5]], 3), run_anew(begin, [*PROMPT, 5]), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_cannot_be_saved_or_loaded(loaded: Any, tmp_path: Path) -> None:
+    session = byoc.open_stateful(loaded)
+    with pytest.raises(InputError, match=r"^there is no state to save: a call makes it$"):
+        session.save(tmp_path / "state.npz")
+    np.savez(tmp_path / "other.npz", state=np.zeros(3))
+    with pytest.raises(InputError, match=r"other\.npz: input '.*' is missing: it is no state of"):
+        session.load(tmp_path / "other.npz")
+    step(session, [PROMPT], 0)
+    cut_short = {name: value[..., :3] for name, value in session.state.items()}
+    np.savez(tmp_path / "short.npz", **cut_short)
+    with pytest.raises(InputError, match=r"short\.npz: input '.*' is float32\[1, 2, 3, 3\], the model"):
+        session.load(tmp_path / "short.npz")
+
+
 def test_what_is_taken_back_was_never_there(begin: Callable[[], Any]) -> None:
     session = begin()
     step(session, [PROMPT], 0)
@@ -135,8 +161,12 @@ def test_what_cannot_be_taken_back_or_reordered(loaded: Any, tmp_path: Path) -> 
         session.truncate(4)
     with pytest.raises(InputError, match=r"^a length of -1: the state has 3$"):
         session.truncate(-1)
+    with pytest.raises(InputError, match=r"^a length of 1\.5: the state has 3$"):
+        session.truncate(1.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^no row 1: the state has 1$"):
         session.reorder([0, 1])
+    with pytest.raises(InputError, match=r"^no row 0\.5: the state has 1$"):
+        session.reorder([0.5])  # type: ignore[list-item]
     cut(parse(COUNTER), tmp_path / "b")
     counter = byoc.open_stateful(byoc.load(tmp_path / "b"), {"state": "next"})
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -163,6 +193,22 @@ def test_a_call_that_does_not_go_on_from_the_state_is_one_sentence(loaded: Any) 
         InputError, match=r"^input 'input_ids' is empty: a call takes at least one token$"
     ):
         step(session, [[]], 0)
+
+
+def test_no_token_and_a_state_of_unequal_lengths_are_one_sentence(in_float16: tuple[Any, Any]) -> None:
+    for session in map(byoc.open_stateful, in_float16):
+        with pytest.raises(InputError, match=r"^input 'input_ids' is empty: a call takes at least one"):
+            _ask(session, [], 0)
+        session.reset()
+        _ask(session, [1, 2, 3], 0)
+        state = dict(session.state)
+        name = next(iter(state))
+        for own in ({**state, name: state[name][:, :, :2]}, {name: state[name]}):
+            session.reset(own)
+            with pytest.raises(
+                InputError, match=r"^the state has \d along .*: reset\(\) takes values of o"
+            ):
+                _ask(session, [5], 3)
 
 
 def test_a_mask_of_another_length_is_one_sentence(loaded: Any) -> None:
@@ -256,6 +302,56 @@ def test_the_state_shows_that_a_token_depends_on_those_behind_it(tmp_path: Path)
     session = _cut_summed(AHEAD, tmp_path)
     with pytest.raises(InputError, match=r"depends on those behind it$"):
         session({"ids": np.array([[1, 4, 2, 5]])})
+
+
+BUCKETS = {
+    "a piece behind a past": [(4, 0), (4, 12), (1, 12)],
+    "pieces of two lengths": [(2, 0), (4, 0), (2, 12), (4, 12), (1, 12)],
+    "caches of two lengths": [(4, 0), (4, 8), (4, 12), (1, 12)],
+    "no single token": [(2, 0), (2, 12)],
+    "lengths that do not divide each other": [(5, 0), (3, 12), (2, 12), (1, 12)],
+}
+
+
+@pytest.mark.parametrize("case", BUCKETS)
+def test_a_prompt_is_read_in_the_pieces_that_are_predicted_to_take_least(
+    case: str, tmp_path: Path
+) -> None:
+    """Of all sequences of calls that the variants take, found by trying each size."""
+    model = parse(SUMMED.replace("MIXED", ALONE).replace("TABLE", TABLE), opset=18)
+    variants = {f"v{seq}_{past}": {"seq": seq, "past": past} for seq, past in BUCKETS[case]}
+    cut(model, tmp_path / "b", variants=variants, static_cache=True)
+    loaded = byoc.load(tmp_path / "b")
+    seconds = {each.name: each.report.predicted.seconds for each in loaded.bundle.manifest.variants}
+
+    @cache
+    def find_least(past: int, left: int) -> float:
+        found = [np.inf] if left else [0.0]
+        for size in range(1, left + 1):
+            state = np.zeros((1, past, 4), np.float32)
+            try:
+                taken = loaded.select({"ids": np.zeros((1, size), np.int64), "old": state})
+            except InputError:
+                continue
+            found.append(seconds[taken.session.variant] + find_least(past + size, left - size))
+        return min(found)
+
+    session = byoc.open_stateful(loaded, {"old": "new"})
+    for count in range(1, 14):
+        ids = np.random.default_rng(count).integers(0, 6, (1, count))
+        trace = byoc.Trace()
+        session.reset()
+        if find_least(0, count) == np.inf:
+            with pytest.raises(InputError, match="no variant takes these inputs"):
+                session.run({"ids": ids}, trace)
+            continue
+        found = session.run({"ids": ids}, trace)["y"]
+        kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
+        np.testing.assert_allclose(found, kept.sum(1), rtol=1e-5)
+        first = {event.variant: event.name for event in reversed(trace.events)}  # a stage of each
+        calls = [each.variant for each in trace.events if each.name == first[each.variant]]
+        spent = sum(seconds[variant] for variant in calls)
+        assert spent == pytest.approx(find_least(0, count)), count
 
 
 def test_without_a_variant_of_two_tokens_nothing_shows_it(tmp_path: Path) -> None:
