@@ -326,7 +326,7 @@ class _ProductRewriter:
             places = {(number, 0) for number in self.lookups.get(key.name, ())}
             for product in self.readers[key]:
                 maker = self.model.index.producers.get(product.weights)
-                is_turned = maker is not None and nodes[maker].input[0] == product.table
+                is_turned = maker is not None and product.table in nodes[maker].input
                 places.add((maker, 0) if is_turned and maker is not None else (product.number, 1))
             value = read_constant(self.model.index, key.name, self.model.folder)
             found.append(ReplaceableWeights(key, value, tuple(sorted(places))))

@@ -149,3 +149,16 @@ def test_a_budget_that_no_form_fits_is_refused(tmp_path: Path, byoc: Callable[..
         ran = byoc(*asked, *flags)
         assert (ran.code, ran.err.count("\n")) == (1, 1)
         assert reason in ran.err
+
+
+def test_weights_of_a_constant_node_are_rounded_on_samples(tmp_path: Path) -> None:
+    model = parse("net (float[n, 96] x) => (float[n, 64] y) { y = MatMul(x, v) }")
+    stored = numpy_helper.from_array(draw((96, 64), 3), "v")
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["v"], value=stored))
+    rng = np.random.default_rng(4)
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", rng.standard_normal((40, 96)).astype(np.float32))
+    for most in (None, 9.5):
+        precision = Precision("int4-weights", data=tmp_path, weight_bits=most)
+        done = choose_precision(prepare_model(model, "net"), (), precision)
+        assert [each.bits for each in done.weights] == [4 if most is None else 8]
