@@ -1,16 +1,17 @@
 """Programs in C against onnxruntime on one thread, and what each kind of operator takes of them.
 
     python benchmarks/standalone_programs.py [--compiler COMMAND] [--runs N] [--share PERCENT] [--iree]
-        [MODEL...]
+        [--tvm] [MODEL...]
 
 `export-c` writes the program. Its model is built as a library, and both run in turn in this
 process, on the sample that the program comes with; times are of processors, the ratio is that of
 each turn, and medians and quartiles are printed. `upsampler` has two ConvTranspose and a Resize,
 `lstm` two bidirectional LSTMs, and `int8:NAME` is a model of the zoo that onnxruntime quantized to
 QDQ. With `--iree` so does what IREE compiles of the whole model for this processor (its `llvm-cpu`,
-one thread); the second ratio is that of it to the program. A model that IREE refuses has the
-refusal there. Then the program is built with -DMODEL_PROFILE, and says what each kind of operator
-takes; kinds of less than `--share` percent are summed up.
+one thread), and with `--tvm` what Apache TVM does by its default pipeline, not tuned (`pip install
+apache-tvm`, and TVM_NUM_THREADS=1); further ratios are those of each to the program. A model that
+one of them refuses has the refusal there. Then the program is built with -DMODEL_PROFILE, and says
+what each kind of operator takes; kinds of less than `--share` percent are summed up.
 """
 
 import argparse
@@ -34,7 +35,6 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import byoc
-from byoc.errors import ByocError
 from byoc.samples import model_samples
 from byoc.standalone import export_c
 from byoc.zoo import load_model
@@ -79,19 +79,19 @@ class CProgram:
             raise RuntimeError(self.model.model_error(self.handle).decode())
 
 
-def main(models: list[str], compiler: list[str], runs: int, share: float, iree: bool) -> None:
+def main(models: list[str], compiler: list[str], runs: int, share: float, others: list[str]) -> None:
     """Print a row for each model, then the profiles."""
     print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {shlex.join(compiler)}, {runs} in turn")
-    more = " IREE, ms | IREE to C |" if iree else ""
+    more = "".join(f" {other}, ms | {other} to C |" for other in others)
     print(f"| | in C, ms | onnxruntime, ms | ratio |{more} error |")
-    print("|---|---|---|---|" + "---|---|" * iree + "---|")
+    print("|---|---|---|---|" + "---|---|" * len(others) + "---|")
     profiles = []
     for model in models:
         with TemporaryDirectory() as name:
             folder = Path(name) / "out"
             source = find_model(model, Path(name))
             export_c(source, output=folder)
-            row = compare(source, folder, compiler, runs, iree)
+            row = compare(source, folder, compiler, runs, others)
             print(f"| {model} | {row}", flush=True)
             profiles.append((model, take_profile(folder, compiler, runs)))
     for model, rows in profiles:
@@ -187,7 +187,7 @@ def build_lstm() -> onnx.ModelProto:
     return build_network([100, 1, 64], nodes, weights, [100, 1, 40])
 
 
-def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool) -> str:
+def compare(model: str, folder: Path, compiler: list[str], runs: int, others: list[str]) -> str:
     """Return the row of a model: milliseconds of each, and their ratios."""
     loaded = load_model(model)
     given = dict(model_samples(loaded))
@@ -202,12 +202,12 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
     inputs = [given[each.name] for each in loaded.proto.graph.input if each.name not in stored]
     program = CProgram(folder, compiler, inputs, made)
     actions = [program.run, lambda: session.run(None, given)]
-    refusal = ""
-    if iree:
+    refusals = dict[str, str]()
+    for other in others:
         try:
-            actions.append(compile_iree(model, folder.parent / "iree", given))
-        except ByocError as error:
-            refusal = str(error)
+            actions.append(COMPILERS[other](model, folder.parent / other, given))
+        except Exception as error:  # of any kind: the row has what the compiler says
+            refusals[other] = f"refused: {str(error).strip().splitlines()[-1][:200]}"
     times = [[cpu_seconds(action) for action in actions] for _ in range(runs + 2)][2:]
     columns = np.array(times).T
     ratio = quartiles(columns[0] / columns[1], ".2f")
@@ -216,10 +216,13 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
         for one, other in zip(expected, made, strict=True)
     )
     cells = [*(quartiles(column * 1e3, ".1f") for column in columns[:2]), ratio]
-    if refusal:
-        cells += [refusal, ""]
-    elif iree:
-        cells += [quartiles(columns[2] * 1e3, ".1f"), quartiles(columns[2] / columns[0], ".2f")]
+    rest = iter(columns[2:])
+    for other in others:
+        if other in refusals:
+            cells += [refusals[other], ""]
+            continue
+        column = next(rest)
+        cells += [quartiles(column * 1e3, ".1f"), quartiles(column / columns[0], ".2f")]
     return f"{' | '.join(cells)} | {error:.1e} |"
 
 
@@ -235,6 +238,26 @@ def compile_iree(model: str, folder: Path, given: Any) -> Callable[[], object]:
     if [stage.device for stage in loaded.stages] != ["any"]:
         raise RuntimeError(f"{model}: IREE does not take all of it")
     return lambda: loaded(given)
+
+
+def compile_tvm(model: str, folder: Path, given: Any) -> Callable[[], object]:
+    """Return a run of the model, compiled whole by Apache TVM's default pipeline for this processor."""
+    import tvm  # noqa: PLC0415 - only where it is asked for
+    from tvm import relax  # noqa: PLC0415 - as above
+    from tvm.relax.frontend.onnx import from_onnx  # noqa: PLC0415 - as above
+
+    proto = load_model(model).proto
+    module = from_onnx(proto, keep_params_in_input=False)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    machine_of = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
+    stored = {each.name for each in proto.graph.initializer}
+    inputs = [
+        tvm.runtime.tensor(given[each.name]) for each in proto.graph.input if each.name not in stored
+    ]
+    return lambda: machine_of["main"](*inputs)
+
+
+COMPILERS = {"iree": compile_iree, "tvm": compile_tvm}
 
 
 def take_profile(folder: Path, compiler: list[str], runs: int) -> list[tuple[str, float]]:
@@ -286,6 +309,7 @@ if __name__ == "__main__":
     parser.add_argument("--compiler", default="gcc -O3 -march=native")
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--share", type=float, default=2.0)
-    parser.add_argument("--iree", action="store_true")
+    for name in COMPILERS:
+        parser.add_argument(f"--{name}", dest="others", action="append_const", const=name, default=[])
     asked = parser.parse_args()
-    main(list(asked.models), shlex.split(asked.compiler), asked.runs, asked.share, asked.iree)
+    main(list(asked.models), shlex.split(asked.compiler), asked.runs, asked.share, asked.others)

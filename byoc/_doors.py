@@ -29,11 +29,14 @@ def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str
             from byoc._checkout import refuse_mixture  # noqa: PLC0415
 
             refuse_mixture(Path(__file__).parent)
+            from importlib.util import find_spec  # noqa: PLC0415
+
             from byoc.errors import suggest_nearest  # noqa: PLC0415
 
-            raise AttributeError(
-                f"module {room!r} has no attribute {name!r}{suggest_nearest(name, homes)}"
-            )
+            hint = suggest_nearest(name, homes)
+            if find_spec(f"{room}.{name}") is not None:
+                hint = f"; `import {room}.{name}` first"
+            raise AttributeError(f"module {room!r} has no attribute {name!r}{hint}")
         module, defined = homes[name]
         # fromlist imports what is a module itself, as `arena` of byoc.memory.
         value = getattr(__import__(module, fromlist=[defined]), defined)

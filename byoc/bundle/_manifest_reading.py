@@ -368,7 +368,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest | PackageManifest:
         where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
         raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
-        raise InputError(f"{path}: not a manifest: {error}") from None
+        raise InputError(f"{path}: not a manifest: {error}; copy the bundle anew") from None
     if isinstance(manifest, Manifest):
         _check_names(manifest, path)
     manifest._digest = hashlib.sha256(content).digest()
@@ -396,7 +396,8 @@ def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry)
     ):
         if actual != expected:
             raise InputError(
-                f"{place}: the file {quote_name(name)} is not as it was written: its {what} differs"
+                f"{place}: the file {quote_name(name)} is not as it was written: its {what} differs; "
+                "copy the bundle anew"
             )
 
 

@@ -30,7 +30,7 @@ from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import walk_nodes, walk_tensors
 from byoc.onnxrt import PROPAGATION_SETTING, PROVIDER_NAME
-from byoc.support import open_workspace, replace_path, resolve_path
+from byoc.support import describe_missing_folder, open_workspace, replace_path, resolve_path
 from byoc.zoo import GENAI_CONFIG_FILE, find_genai_folder
 
 _SCHEMA = "1.0"
@@ -101,7 +101,7 @@ def _stage_folder(output: Path, bundles: Iterable[Bundle], what: str) -> Iterato
     if real.exists():
         raise InputError(f"{output}: is there already: {what} is written into a new folder")
     if not real.parent.is_dir():
-        raise InputError(f"{output}: cannot be written: there is no folder '{output.parent}'")
+        raise InputError(f"{output}: cannot be written: {describe_missing_folder(output.parent)}")
     try:
         with open_workspace(real.parent) as workspace:
             fresh = workspace / "new"

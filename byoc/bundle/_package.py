@@ -54,6 +54,7 @@ from byoc.model import find_external_data, walk_tensors
 from byoc.support import (
     check_type,
     clone_file,
+    describe_missing_file,
     make_temporary_folder,
     remove_temporary_folder,
     resolve_path,
@@ -89,7 +90,7 @@ def _open_files(path: Path) -> Iterator[tuple[Path, Manifest | Package]]:
         yield path, read_whole(path)
         return
     if not path.is_file():
-        raise InputError(f"{path}: no such bundle")
+        raise InputError(describe_missing_file(path, "bundle"))
     folder = make_temporary_folder()
     try:
         yield folder, unpack_whole(path, folder)

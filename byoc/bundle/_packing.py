@@ -319,7 +319,8 @@ def _check_sizes(manifest: Manifest | Package, entries: ZipEntries, path: Path, 
             raise InputError(f"{path}: the file {quote_name(name)} of the bundle is missing")
         if entries[name].file_size != entry.bytes:
             raise InputError(
-                f"{path}: the file {quote_name(name)} is not as it was written: its size differs"
+                f"{path}: the file {quote_name(name)} is not as it was written: its size differs; "
+                "copy the bundle anew"
             )
     total = sum(entry.bytes for entry in manifest.files.values())
     packed = path.stat().st_size

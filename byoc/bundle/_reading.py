@@ -60,7 +60,12 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
-from byoc.support import check_type, make_temporary_folder, remove_temporary_folder
+from byoc.support import (
+    check_type,
+    describe_missing_file,
+    make_temporary_folder,
+    remove_temporary_folder,
+)
 from byoc.support.trust import Trust
 
 
@@ -329,7 +334,7 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
         found = read_manifest_alone(whole)
         return choose_model(found, path, FolderReader(whole)), read_signature(whole)
     if not whole.is_file():
-        raise InputError(f"{path}: no such bundle")
+        raise InputError(describe_missing_file(path, "bundle"))
     return choose_packed_model(path)
 
 
@@ -341,7 +346,7 @@ def read_alone(path: Path) -> Manifest | PackageManifest:
     if path.is_dir():
         return read_manifest_alone(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such bundle")
+        raise InputError(describe_missing_file(path, "bundle"))
     return read_packed_manifest(path)[0]
 
 
@@ -400,7 +405,7 @@ def _open(
     """
     whole, _ = split_path(path)
     if not whole.is_dir() and not whole.is_file():
-        raise InputError(f"{path}: no such bundle")
+        raise InputError(describe_missing_file(path, "bundle"))
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
         if whole.is_file():
             folder = make_temporary_folder()

@@ -67,6 +67,7 @@ from byoc.passes import find_interface_change
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
 from byoc.support import (
     collect_rarely,
+    describe_missing_folder,
     dump_json,
     open_workspace,
     read_byoc_version,
@@ -92,7 +93,7 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
         elif path.is_symlink():
             raise InputError(f"{path}: cannot be written: it is a link to nothing")
         elif not real.parent.is_dir():
-            raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
+            raise InputError(f"{path}: cannot be written: {describe_missing_folder(path.parent)}")
         if list_files(FolderReader(real.parent)) is not None:
             raise InputError(f"{path}: is not written: it would lie in another bundle, or in a package")
         _check_text(path, real)

@@ -211,6 +211,13 @@ def _add_examples(command: Any, path: str) -> None:
         _add_examples(inner, f"{path} {name}")
 
 
+_PLAIN_MESSAGES = {
+    "Input should be a valid number": "expected a number alone, such as 0.9: no unit, and no % sign",
+    "Input should be a valid integer": "expected a whole number alone, such as 4",
+}
+"""What to say in place of pydantic's sentences, by how these begin."""
+
+
 @contextmanager
 def _make_usage_printable() -> Iterator[None]:
     """Make the message of a usage error plain and printable: it quotes names of files."""
@@ -218,7 +225,11 @@ def _make_usage_printable() -> Iterator[None]:
         yield
     except _USAGE_ERROR as error:
         # Typer checks choices by pydantic, which begins its messages so.
-        error.message = escape_unprintable(error.message.removeprefix("Value error, "))
+        message = error.message.removeprefix("Value error, ")
+        for theirs, ours in _PLAIN_MESSAGES.items():
+            if message.startswith(theirs):
+                message = ours
+        error.message = escape_unprintable(message)
         raise
 
 

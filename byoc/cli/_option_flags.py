@@ -99,13 +99,25 @@ _MAX_DIGITS = 20  # as many as 2**64 has; Python is slow in converting millions
 _BEFORE_NAME = re.compile(r",(?=[^,=]+=)")  # a comma between dimensions, not one of max(a,b)
 
 
+_EXAMPLES = {
+    "--dim": "batch=1",
+    "--for": "pc=openvino-cpu, a name of yours for a device and its rule file",
+    "--input": "image=image.npy",
+    "--threshold": "scores=1e-3",
+    "--trips": "Loop_0=16",
+}
+
+
 def read_pairs(values: Sequence[str], option: str) -> dict[str, str]:
     """Return `NAME=VALUE` options as a mapping. A value without `=` is a usage error."""
     result = {}
     for value in values:
         name, equals, content = value.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"'{value}' is not of the form NAME=VALUE", param_hint=option)
+            shown = f", such as {_EXAMPLES[option]}" if option in _EXAMPLES else ""
+            raise typer.BadParameter(
+                f"'{value}' is not of the form NAME=VALUE{shown}", param_hint=option
+            )
         if name in result:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
         result[name] = content

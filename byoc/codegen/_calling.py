@@ -21,6 +21,7 @@ from byoc.codegen._abilities import Context, DriverSources, Fit, can_find_fit
 from byoc.codegen._interface import (
     Artifact,
     ArtifactError,
+    ArtifactMetadata,
     CodegenFailedError,
     CompileError,
     Cycles,
@@ -262,7 +263,7 @@ _FITS: dict[int, dict[tuple[object, ...], Fit]] = {}
 
 def _ask_fit(codegen: Any, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
     with _wait_for(codegen, "find_fit"):
-        found: Any = codegen.find_fit(tuple(files), dict(metadata))
+        found: Any = codegen.find_fit(tuple(files), ArtifactMetadata(metadata))
     if not isinstance(found, Fit):
         raise TypeError(f"`find_fit` gave a {type(found).__name__} instead of a Fit")
     return found

@@ -123,6 +123,23 @@ class Artifact:
     files: Mapping[str, bytes] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Have a missing entry of the metadata say what is wrong with the artifact."""
+        if isinstance(self.metadata, Mapping):  # a codegen's own may be anything
+            object.__setattr__(self, "metadata", ArtifactMetadata(self.metadata))
+
+
+class ArtifactMetadata(dict[str, str]):
+    """An artifact's metadata by name; one that is missing raises InputError instead of KeyError."""
+
+    def __missing__(self, name: str) -> str:
+        """Raise InputError, as the codegen that asks did not make the artifact."""
+        raise InputError(
+            f"the artifact has no '{name}' among its metadata in the manifest, where this codegen "
+            "stores it: another codegen made it, or the manifest was changed; make the bundle anew by "
+            "`byoc partition`"
+        )
+
 
 @runtime_checkable
 class Codegen(Protocol):

@@ -5,25 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.comparison._buckets import (
-        BucketChoice,
-        BucketRow,
-        choose_buckets,
-        choose_row,
-        choose_sizes,
-        fastest,
-        make_log_normal,
-        pick_candidates,
-        read_lengths,
-    )
-    from byoc.comparison._case_solver import CaseSolver
-    from byoc.comparison._codegen_timing import (
-        MeasuredCodegen,
-        measure_copies,
-        measure_launch,
-        time_units,
-        time_whole,
-    )
+    from byoc.comparison._buckets import BucketChoice, BucketRow, choose_buckets, fastest
     from byoc.comparison._compare import (
         ROW_KEYS,
         TOTAL,
@@ -43,15 +25,7 @@ if TYPE_CHECKING:
         SimplifyOptions,
         Tolerances,
     )
-    from byoc.comparison._measured_costs import (
-        Clock,
-        MeasurementRecords,
-        Patience,
-        Samples,
-        describe_machine,
-        measure_in_turn,
-        write_costs,
-    )
+    from byoc.comparison._measured_costs import Clock, Patience, Samples, measure_in_turn, write_costs
     from byoc.comparison._placement_changes import (
         CostChange,
         ErrorChange,
@@ -70,7 +44,7 @@ if TYPE_CHECKING:
         rank_correlation,
         time_regions,
     )
-    from byoc.comparison._profile import Profile, measure_slowdown, profile, time_pair
+    from byoc.comparison._profile import Profile, profile
     from byoc.comparison._profile_options import HOST, ProfileOptions
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
@@ -81,7 +55,6 @@ if TYPE_CHECKING:
         RUN_COLUMNS,
         StudyRow,
         format_csv,
-        make_rows,
         read_results,
     )
     from byoc.comparison._study_run import (

@@ -28,7 +28,14 @@ from byoc.pipeline import Result, partition
 from byoc.planning import SavedPlacement, read_placement
 from byoc.reporting import make_decision_document
 from byoc.rules import split_generation
-from byoc.support import ANNOTATIONS, check_type, find_file, read_limited, read_mapping
+from byoc.support import (
+    ANNOTATIONS,
+    check_type,
+    describe_missing_file,
+    find_file,
+    read_limited,
+    read_mapping,
+)
 from byoc.zoo import Source
 
 Placed = str | Path | Bundle | Result
@@ -124,15 +131,17 @@ def read_snapshot(
     return replace(_describe_result(result, None), label=str(source))
 
 
+_MAKES_REPORT = "`byoc partition MODEL --rules FILE --format json` prints one"
+
+
 def _require_rules(name: str) -> None:
     """Raise InputError unless a rule file of that name is installed."""
     try:
         find_file(ANNOTATIONS, split_generation(name)[0])
     except InputError:
-        missing = (
-            "no such bundle, report, saved placement or rule file (byoc rules lists installed ones)"
-        )
-        raise InputError(f"{name}: {missing}") from None
+        what = "bundle, report, saved placement or rule file"
+        missing = describe_missing_file(Path(name), what)
+        raise InputError(f"{missing} (byoc rules lists installed ones)") from None
 
 
 def _read_start(path: Path) -> bytes:
@@ -157,9 +166,11 @@ def _read_report(path: Path, variant: str | None) -> tuple[Report, bool]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (json.JSONDecodeError, ValueError) as error:
-        raise InputError(f"{path}: not a report: {error}") from None
+        raise InputError(f"{path}: not a report: {error}; {_MAKES_REPORT}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a report of byoc")
+    if not {"variants", "model", "nodes"} & found.keys():
+        raise InputError(f"{path}: not a report of byoc; {_MAKES_REPORT}")
     documents = found.get("variants")
     if isinstance(documents, list):
         found = _choose_variant(documents, variant, path)

@@ -15,7 +15,14 @@ from typing import IO, Any, Self
 from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.errors import InputError, escape_unprintable
-from byoc.support import check_output, install_command, read_limited, write_atomically, write_text
+from byoc.support import (
+    check_output,
+    describe_missing_file,
+    install_command,
+    read_limited,
+    write_atomically,
+    write_text,
+)
 
 # The rows of a study: what was asked of each case, its outcome, and what follows from all of them.
 
@@ -245,7 +252,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
             raise InputError(f"{path}: cannot be read: it has more than {_MOST_BYTES} bytes")
         return list(csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(describe_missing_file(path)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
 
@@ -273,7 +280,7 @@ def _read_parquet(path: Path) -> list[StudyRow]:
     try:
         rows: list[StudyRow] = parquet.read_table(str(path)).to_pylist()
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(describe_missing_file(path)) from None
     except Exception as error:  # pyarrow has errors of its own
         raise InputError(f"{path}: not Parquet: {error}") from None
     return rows

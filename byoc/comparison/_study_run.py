@@ -47,11 +47,12 @@ from byoc.comparison._study_results import (
 from byoc.costs import parse_objective
 from byoc.errors import InputError, escape_unprintable
 from byoc.placement import Measure
-from byoc.planning import choose_clean_passes
+from byoc.planning import choose_clean_passes, read_instance
 from byoc.stages import load_settings, load_targets
 from byoc.stages.options import DEFAULT_STRATEGY
 from byoc.support import (
     check_minimum,
+    describe_missing_file,
     is_file,
     make_file_error,
     make_folder,
@@ -165,6 +166,9 @@ def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
             where = f"no file in {folder}"
             if name.startswith(ZOO):
                 where = "no model of the zoo that is here"
+            elif not any(mark in name for mark in _PATTERN):
+                missing.append(f"{source}: models[{number}]: {describe_missing_file(folder / name)}")
+                continue
             missing.append(f"{source}: models[{number}]: {where} matches '{name}'")
         found |= dict.fromkeys(matches)
     if missing:
@@ -221,6 +225,7 @@ def _check_axes(study: StudyFile, cases: Sequence[StudyCase], source: str) -> No
     """Raise InputError with a line for each point of an axis that cannot be loaded."""
     problems: dict[str, None] = {}
     solver, first = CaseSolver(), cases[0]
+    default = replace(first, strategy=DEFAULT_STRATEGY, strategy_options={}, seed=None)
     for number, text in enumerate(study.objectives):
         _note_problem(problems, f"objectives[{number}]", lambda text=text: parse_objective(text))
     for number, names in enumerate(study.rules):
@@ -240,7 +245,7 @@ def _check_axes(study: StudyFile, cases: Sequence[StudyCase], source: str) -> No
         for number, costs in enumerate(study.costs):
             for point in _expand_costs([costs]):
                 for rules in study.rules:
-                    case = replace(first, **point, rules=tuple(rules))
+                    case = replace(default, **point, rules=tuple(rules))
                     _note_problem(
                         problems, f"costs[{number}]", lambda case=case: solver.load_settings(case)
                     )
@@ -498,9 +503,14 @@ def _read_saved(folder: Path) -> Iterator[tuple[Path, SavedCase]]:
         raise InputError(f"{folder}: no case that `byoc study --save` wrote is in it")
     for file in files:
         content = read_yaml(file, SavedCase)
-        placement = file.with_name(f"{file.name.removesuffix(ending)}.{SAVED['placement']}")
+        placement, problem = (
+            file.with_name(f"{file.name.removesuffix(ending)}.{SAVED[what]}")
+            for what in ("placement", "problem")
+        )
         if not is_file(placement):
             raise InputError(f"{placement}: no such file, which {file.name} belongs to")
+        if is_file(problem):  # nothing here needs it, but a damaged folder is not to pass as whole
+            read_instance(problem, Measure.total.value)
         yield placement.absolute(), content
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         fit_wholes,
         mean_factor,
         predict_unseen,
-        sum_seconds,
     )
     from byoc.costs._objective import (
         LATENCY,
@@ -81,7 +80,6 @@ if TYPE_CHECKING:
         PlacementDevice,
         build_problem,
     )
-    from byoc.costs._work import Work, count_work, is_counted
-    from byoc.costs._work_node import Sizes
+    from byoc.costs._work import Work, is_counted
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -13,7 +13,7 @@ from byoc.costs._work import Work
 from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS, TensorType
 from byoc.placement import Occupancy
-from byoc.support import StrictModel
+from byoc.support import StrictModel, has_unit
 
 # Tasks, the questions to a cost model: an operator or a composite on tensors of certain types.
 
@@ -264,6 +264,20 @@ def _check_finite(value: float) -> float:
     return value
 
 
+def _check_reload(rate: float) -> float:
+    if not rate < float("inf"):
+        raise ValueError(
+            "must be finite, or loading would cost nothing; leave out the limit on memory instead"
+        )
+    return rate
+
+
+def _check_text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
 _LEAST_SEVERAL = 2  # threads: the file itself is for one
 
 DEFAULT = "default"
@@ -280,14 +294,20 @@ def check_dtypes(figures: dict[str, float]) -> dict[str, float]:
     return figures
 
 
-def _reject_bool(value: object) -> object:
+def _check_number(value: object) -> object:
     if isinstance(value, bool):  # a bool is an int in Python
         raise ValueError("expected a number")
+    if isinstance(value, str) and has_unit(value):
+        raise ValueError(
+            f"expected a number without a unit, not '{value[:20]}': figures are in seconds, bytes, "
+            "operations and joules, 10 us is 1.0e-5 and 4 GB/s is 4.0e+9"
+        )
     return value
 
 
-Number = BeforeValidator(_reject_bool)
+Number = BeforeValidator(_check_number)
 Positive = Annotated[float, Number, Field(gt=0)]
+Text = Annotated[str, AfterValidator(_check_text)]
 Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
 Count = Annotated[int, Field(strict=True)]  # a text '02' would be the same count as 2
 Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
@@ -346,8 +366,8 @@ class MeasuredMachine(StrictModel):
 class CostFile(StrictModel):
     """Fields shared by every kind of cost file."""
 
-    name: str
-    extends: str | None = None
+    name: Text
+    extends: Text | None = None
     """the file that this one builds on, read before: a path relative to this file, or a name"""
     description: str = ""
     launch: Seconds = 0.0
@@ -355,22 +375,22 @@ class CostFile(StrictModel):
     link: HostLink | None = None
     """absent for the host"""
     energy: Energy | None = None
-    otherwise: str | None = Field(None, alias="else")
+    otherwise: Text | None = Field(None, alias="else")
     """the model that answers what this one does not know: a path relative to this file, or a name"""
-    beside: str | None = None
+    beside: Text | None = None
     """of an accelerator: the host's cost model, which holds unless the user names another"""
     margin: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
     """of an accelerator: the share of the time that a mixture has to save to be chosen"""
-    engine: Annotated[str, Field(min_length=1)] | None = None
+    engine: Text | None = None
     """of an accelerator: what it runs on, where others run on the same (states of one, a shared array);
     accelerators of one engine never run at once, and never beside the host on the engine `host`"""
     interference: dict[str, Annotated[float, Number, Field(ge=1, le=1e6)]] = Field(default_factory=dict)
     """of an accelerator: how many times as long it takes while another one, or the host, computes"""
     replicas: Annotated[int, Number, Field(ge=1, le=64)] = 1
     """of an accelerator: how many there are of it, which take turns at the inferences of a pipeline"""
-    reload: Positive | None = None
+    reload: Annotated[Positive, AfterValidator(_check_reload)] | None = None
     """of an accelerator: bytes a second at which weights beyond its memory are loaded in each run"""
-    threads: Annotated[dict[Count, str], AfterValidator(_check_threads)] = Field(default_factory=dict)
+    threads: Annotated[dict[Count, Text], AfterValidator(_check_threads)] = Field(default_factory=dict)
     """the models for runs on several threads, by the number that they begin at: a path or a name"""
 
     def find_for_threads(self, count: int | None) -> str | None:

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         read_without_heavy_weights,
         replace_weights,
     )
-    from byoc.model._inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
     from byoc.model._inference._extents import (
         add_dims,
         bound_dim,
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
         substitute_dim,
         subtract_dims,
     )
-    from byoc.model._inference._moved_values import KnownNode, Rule
     from byoc.model._inference._shape_inference import (
         InferenceResult,
         KnownValues,
@@ -189,8 +187,6 @@ if TYPE_CHECKING:
     )
     from byoc.model._type_origins import find_type_origin, type_certainly
     from byoc.model._vendor_operators import (
-        CountsBytes,
-        VendorOperator,
         count_vendor_bytes,
         count_vendor_operations,
         find_vendor_operator,

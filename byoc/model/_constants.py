@@ -58,14 +58,15 @@ def find_constant_value(
 ) -> NDArray[Any] | None:
     """Return the value of a constant as `get_constant_value`, that of a stored one of any size.
 
-    `folder` is the directory of external data; its tensors are not known without it.
+    `folder` is the directory of external data; its tensors are not known without it, nor are those
+    whose data do not have their shape.
     """
     stored = index.stored_tensors.get(tensor)
     if stored is None:
         return get_constant_value(index, tensor)
     try:
         return read_array(stored, folder)
-    except InputError:  # external data, and nobody said where
+    except (InputError, ValueError, TypeError):  # external data, and nobody said where; or broken
         return None
 
 

@@ -59,6 +59,7 @@ from byoc.model._walk import (
     walk_nodes,
 )
 from byoc.model.schemas import get_schema, list_onnx_domains
+from byoc.support import describe_missing_file
 
 # Its operators are onnxruntime's. Functions in a vendor's or a user's domain are their own.
 _RUNTIME_DOMAIN = "com.microsoft"
@@ -375,8 +376,12 @@ def read_model_file(path: Path) -> ModelProto:
     """
     try:
         if not path.exists():
-            raise InputError(f"{path}: no such file")
+            raise InputError(describe_missing_file(path))
         if path.is_dir():
+            if (path / "manifest.json").exists():
+                raise InputError(
+                    f"{path}: is a bundle, not an ONNX model: give the model that it was made of"
+                )
             raise InputError(f"{path}: is a folder, not an ONNX model")
         if not path.is_file():
             raise InputError(f"{path}: is not a regular file")

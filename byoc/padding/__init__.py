@@ -5,14 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.padding._padded_graph import (
-        UNPADDED,
-        Assumptions,
-        PaddedGraph,
-        Part,
-        Zone,
-        gather_rows_by_place,
-    )
+    from byoc.padding._padded_graph import gather_rows_by_place
     from byoc.padding._padding_rule import (
         EDGE,
         FirstValue,
@@ -32,6 +25,5 @@ if TYPE_CHECKING:
         list_cache_lengths,
         make_static,
     )
-    from byoc.padding._value_bounds import ValueBounds
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -114,19 +114,15 @@ def check_vanishing(view: AlignmentView, position: int, axis: int) -> None:
         )
 
 
-def _normalize_rows(axis: int = -1) -> AlignmentRule:
-    """Return the rule of a normalization of the axes from its `axis` on."""
-
-    def rule(view: AlignmentView) -> None:
-        view.require_data()
-        rank = len(view.get_shape(0))
-        begin = int(view.attributes.get("axis", axis)) % rank
-        view.require_unpadded(0, range(begin, rank), "it normalizes")
-        view.check_broadcast(range(len(view.node.input)), view.get_output_shape())
-        if view.has_output(1) or view.has_output(2):
-            raise NotAlignedError("its statistics are used")
-
-    return rule
+def _normalize_rows(view: AlignmentView) -> None:
+    """The rule of a normalization of the axes from `axis` on, by default of the last one."""
+    view.require_data()
+    rank = len(view.get_shape(0))
+    begin = int(view.attributes.get("axis", -1)) % rank
+    view.require_unpadded(0, range(begin, rank), "it normalizes")
+    view.check_broadcast(range(len(view.node.input)), view.get_output_shape())
+    if view.has_output(1) or view.has_output(2):
+        raise NotAlignedError("its statistics are used")
 
 
 def _normalize_skipped(view: AlignmentView) -> None:
@@ -174,12 +170,12 @@ ROW_RULES: Mapping[str, AlignmentRule] = {
     "BatchNormalization": _normalize_channels,
     "DequantizeLinear": _align_quantized,
     "Dropout": _align_dropout,
-    "LayerNormalization": _normalize_rows(),
+    "LayerNormalization": _normalize_rows,
     "LogSoftmax": _align_softmax,
     "QuantizeLinear": _align_quantized,
-    "RMSNormalization": _normalize_rows(),
+    "RMSNormalization": _normalize_rows,
     "RotaryEmbedding": _rotate,
-    "SimplifiedLayerNormalization": _normalize_rows(),
+    "SimplifiedLayerNormalization": _normalize_rows,
     "Softmax": _align_softmax,
     "com.microsoft.DequantizeLinear": _align_quantized,
     "com.microsoft.QuantizeLinear": _align_quantized,

@@ -280,9 +280,9 @@ class PaddedNode:
         name = self.get_input(position)
         return self.graph.find_elements(name) if name else None
 
-    def read_axes(self, position: int, attribute: str = "axes") -> list[int] | None:
-        """Return the axes that an attribute or, in later versions, an input gives; None for none."""
-        given = self.attributes.get(attribute)
+    def read_axes(self, position: int) -> list[int] | None:
+        """Return the axes that the attribute or, in later versions, an input gives; None for none."""
+        given = self.attributes.get("axes")
         if given is None and self.get_input(position):
             found = self.find_elements(position)
             if found is None or not all(isinstance(axis, int) for axis in found):

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from byoc.errors import suggest_nearest
@@ -452,6 +452,7 @@ def _unknown_names(pattern: Pattern) -> Iterator[str]:
             yield f"where[{number}]: nothing in the pattern is called '{name}'{hint}"
 
 
+@lru_cache(maxsize=512)  # rule files share the composites of the library
 def _parse_form(text: str, variant: int) -> PatternForm:
     """Parse the text of one variant. Raise ValueError, with one line for each mistake."""
     if len(text) > _MAX_CHARACTERS:

@@ -23,7 +23,13 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.numerics import find_cycle, sort_topologically
 from byoc.placement import UNLIMITED, Ints, Measure, Occupancy, Problem, find_components
 from byoc.planning._problem_file import is_problem_document, parse_problem
-from byoc.support import StrictModel, make_file_error, read_limited, validate_content
+from byoc.support import (
+    StrictModel,
+    describe_missing_file,
+    make_file_error,
+    read_limited,
+    validate_content,
+)
 
 # Reading instances of a public placement benchmark: the file and its mistakes.
 #
@@ -102,7 +108,7 @@ def read_instance_text(path: Path) -> bytes:
         with path.open("rb") as file:
             text = read_limited(file, _MOST_BYTES)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(describe_missing_file(path)) from None
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {why}") from None

@@ -439,10 +439,13 @@ def _describe_given_scales(index: GraphIndex, number: int, reason: str, tensors:
 def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
     """Return why no rule for quantized operators takes a node."""
     if not verdict:
-        return str(verdict)
+        advices = dict.fromkeys(cause.advice for cause in verdict.causes if cause.advice)
+        return f"{verdict} ({'; '.join(advices)})" if advices else str(verdict)
     refused = (one for one in annotator.list_attempts(number) if one.fits and one.objections)
     first = next(refused, None)
     if first is None:
         return _OTHER_UNITS
-    remarks = "; ".join(objection.text for objection in first.objections)
+    remarks = "; ".join(
+        f"{each.text} ({each.advice})" if each.advice else each.text for each in first.objections
+    )
     return f"{annotator.index.nodes[number].op_type}: {remarks}"

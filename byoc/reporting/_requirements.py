@@ -80,7 +80,7 @@ class Requirements:
         """Raise InputError for a value of another type, and a number that is out of range."""
         check_types(Requirements, vars(self))
         if self.min_offload is not None and not 0 <= self.min_offload <= 1:
-            raise InputError(f"min_offload {self.min_offload:g}: not a share from 0 to 1")
+            raise InputError(f"min_offload {self.min_offload:g}: not a share from 0 to 1; 90 % is 0.9")
         if self.max_regions is not None and not self.max_regions >= 0:
             raise InputError(f"max_regions {self.max_regions}: not a number of at least 0")
         slowdown = self.max_slowdown

@@ -46,7 +46,7 @@ from byoc.rules._quantization_scheme import (
     converts_at_boundary,
     converts_between_operators,
 )
-from byoc.rules._rule_loading import Target
+from byoc.rules._rule_loading import KnownMarks, Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.support import CHECKS, load_function
@@ -184,7 +184,7 @@ class NodeSignatures:
         return unique and not any(each.variadic for each in formals)
 
     def _get_quantizations(self, name: str) -> tuple[TensorQuantization | None, ...]:
-        """Return how a tensor is quantized as an input, and as an output."""
+        """Return the quantization of a tensor as an input, and as an output."""
         if name not in self._quantized_tensors:
             return (None,)
         return get_input_quantization(self.index, name), get_output_quantization(self.index, name)
@@ -194,11 +194,11 @@ class NodeSignatures:
         return {}
 
     def _get_scale_facts(self, name: str) -> tuple[Hashable, Hashable]:
-        """Return what schemes ask of a scale or zero point, and its value, by name if that is large."""
+        """Return the facts of a scale or zero point, and its value, or its name if that is large."""
         if name not in self._scale_facts:
             stored = find_constant_value(self.index, name) if name else np.zeros(())
             facts: Hashable = None
-            if stored is not None:
+            if stored is not None and stored.dtype.kind not in "OSU":
                 facts = bool(np.any(stored)), bool(np.all(np.frexp(stored.astype(np.float64))[0] == 0.5))
             small = get_constant_value(self.index, name) if name else stored
             value: Hashable = name if small is None else tuple(small.reshape(-1).tolist())
@@ -219,7 +219,7 @@ class _ReadValues(NamedTuple):
 
 
 def _find_read_values(rules: Sequence[OpRule]) -> _ReadValues:
-    """Return which values rules read."""
+    """Find the values that rules read."""
     if any(rule.check is not None for rule in rules):
         return _ReadValues(unlike_others=True)
     constants = any(part.value is not None for rule in rules for part in rule.tensors.values())
@@ -303,7 +303,7 @@ class Annotator:
             return Mark(refuse(kept.make_cause(self._get_operator(number))), accepts_plain=False)
         if number in self._batch_objections:
             return self._try_rules(number)[0]
-        signature, known = self._signatures.sign_node(number), self.target.known_marks
+        signature, known = self._signatures.sign_node(number), self._known_marks
         if signature in known.marks:
             return self._check_values(number, known.marks[signature])
         mark, shared = self._try_rules(number)
@@ -526,11 +526,15 @@ class Annotator:
         return self.target.locate("shapes"), self.target.rules.shapes
 
     @cached_property
+    def _known_marks(self) -> KnownMarks:
+        return self.target.open_known_marks()
+
+    @cached_property
     def _signatures(self) -> NodeSignatures:
         def find_rules(op: str) -> list[OpRule]:
             return [each.rule for each in self._find_rules(op)]
 
-        return NodeSignatures(self.index, find_rules, self.target.known_marks.numbers)
+        return NodeSignatures(self.index, find_rules, self._known_marks.numbers)
 
     @cached_property
     def _scheme(self) -> SchemeChecker:

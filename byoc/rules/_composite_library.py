@@ -97,6 +97,15 @@ def read_library() -> Library:
     return Library({name: tuple(found[name]) for name in sorted(found)}, tuple(problems))
 
 
+def describe_library_state() -> Sequence[tuple[Path, int]]:
+    """Return the library's files with the times of their last change; 0 where a file is gone."""
+    return tuple(
+        (path, path.stat().st_mtime_ns if path.exists() else 0)
+        for same in find_files(ANNOTATIONS, LIBRARY_FOLDER)[0].values()
+        for path in same
+    )
+
+
 @lru_cache(maxsize=128)
 def _read_file(path: Path, _changed: int) -> LibraryFile:
     return read_yaml(path, LibraryFile)

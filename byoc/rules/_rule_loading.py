@@ -1,23 +1,25 @@
 """Loading of rule files with those that they extend, to a checked `Target`; their JSON Schema."""
 
+import marshal
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
-from byoc.patterns import ANY_OPERATOR, Mark, Pattern
-from byoc.rules._composite_library import make_patterns, read_library
+from byoc.patterns import ANY_OPERATOR, Pattern
+from byoc.rules._composite_library import describe_library_state, make_patterns, read_library
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import OpRule, RuleFile, apply_defaults, locate_own_clauses, merge_rules
 from byoc.rules._schema_values import ANY_DTYPE, GENERATION_NAME, NOT_IN_GENERATIONS, ArithmeticContract
 from byoc.support import (
     ANNOTATIONS,
+    CHECKS,
     COST_MODELS,
     COSTS,
     find_beside,
@@ -32,6 +34,9 @@ from byoc.support import (
     validate_content,
 )
 from byoc.support.trust import list_codegens
+
+if TYPE_CHECKING:
+    from byoc.patterns import Mark
 
 # Generations of a target's hardware: what a rule file says of each, and the choice of one.
 #
@@ -102,12 +107,16 @@ def list_locations(changes: Any, before: str = "") -> Iterator[str]:
         yield from list_locations(value, location)
 
 
+# A million numbers take 240 MB (measured); a network has some hundreds.
+_MOST_KNOWN = 1_000_000
+
+
 @dataclass(frozen=True, eq=False)
 class KnownMarks:
     """The marks that all nodes of a signature get, and the numbers that signatures are made of."""
 
     numbers: dict[Hashable, int] = field(default_factory=dict)
-    marks: dict[Hashable, Mark] = field(default_factory=dict)
+    marks: dict[Hashable, "Mark"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +137,18 @@ class Target:
     compute_dtype: str | None = None
     values: Literal["shown", "assumed"] = "shown"
 
+    def open_known_marks(self) -> "KnownMarks":
+        """Return the marks of nodes that the rules were tried on in other graphs, for one more graph.
+
+        They begin anew beyond `_MOST_KNOWN`, so that a process that plans many models does not grow;
+        graphs that were opened before keep the marks that their numbers belong to.
+        """
+        if len(self._known_marks.numbers) > _MOST_KNOWN:
+            self.__dict__["_known_marks"] = KnownMarks()
+        return self._known_marks
+
     @cached_property
-    def known_marks(self) -> "KnownMarks":
-        """The marks of nodes that the rules were tried on, in whatever graph."""
+    def _known_marks(self) -> "KnownMarks":
         return KnownMarks()
 
     @property
@@ -264,6 +282,27 @@ def _read_rules(path: Path, chain: tuple[Path, ...]) -> _RuleFileContent:
         own = _find_own_problems(content)
         also = make_file_error(path, own).lines if own else ()
         raise InputError(*error.lines, *also) from None
+    try:
+        written = marshal.dumps(content)
+    except ValueError:  # as a date, which is a mistake
+        return _check_content(path, content, base)
+    return _check_kept_content(path, written, base, (*list_installed(CHECKS), *describe_library_state()))
+
+
+@lru_cache(maxsize=32)
+def _check_kept_content(
+    path: Path, written: bytes, base: _RuleFileContent | None, _surroundings: Sequence[object]
+) -> _RuleFileContent:
+    """Check a file once for each content; `_surroundings` are what else it is checked against.
+
+    To check the rules of an accelerator takes longer than to plan a small model for it.
+    """
+    return _check_content(path, marshal.loads(written), base)
+
+
+def _check_content(
+    path: Path, content: Mapping[Any, Any], base: _RuleFileContent | None
+) -> _RuleFileContent:
     whole = apply_defaults(content, base.content) if base else content
     rules, problems = validate_content(whole, RuleFile)
     problems += lint_rule_file(content, base.target.rules if base else None)
@@ -294,6 +333,7 @@ def _join(
     }
 
 
+@lru_cache(maxsize=32)
 def _choose_generation(read: _RuleFileContent, name: str, source: str) -> _RuleFileContent:
     """Return a file with what one of its generations changes; messages name it `source`.
 
@@ -338,10 +378,15 @@ def _read_base(path: Path, name: str, chain: tuple[Path, ...]) -> _RuleFileConte
     else:
         file, generation = split_generation(name)
     found = find_extended_file(ANNOTATIONS, path, file, chain)
-    read = _read_rules(found, chain)
+    return _prepare_base(_read_rules(found, chain), generation, str(path), found.name)
+
+
+@lru_cache(maxsize=32)
+def _prepare_base(read: _RuleFileContent, generation: str, path: str, name: str) -> _RuleFileContent:
+    """Return a file as the one at `path` extends it; the same object for the same file."""
     if generation:
         read = _fix_generation(_choose_generation(read, generation, f"{path}: extends"))
-    return replace(read, target=replace(read.target, source=found.name))
+    return replace(read, target=replace(read.target, source=name))
 
 
 def _fix_generation(read: _RuleFileContent) -> _RuleFileContent:
@@ -468,9 +513,6 @@ def _drop_key(part: Any, key: Any) -> Any:
 
 # The JSON Schema of rule files for editors, made from the types that check them.
 
-
-SCHEMA_FILE = "rules.schema.json"
-"""The name of the shipped file with the schema, next to the rule files."""
 
 _AXIS_PATTERN = r"^(each|-?[0-9]+)$"
 # An operator of a domain other than ONNX's own: `com.microsoft.Gelu`.

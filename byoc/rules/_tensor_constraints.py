@@ -237,6 +237,10 @@ def classify_broadcast(shape: Sequence[Dim], result: Sequence[Dim]) -> str | Non
     return "other" if differs or len(shape) < len(result) else None
 
 
+_SUM_DTYPE = "int32"  # of biases, which are added to sums of products
+_FEW_BITS = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
+
+
 def check_tensor(  # noqa: PLR0913, PLR0917 - one tensor against all that a rule says of it
     place: str,
     use: TensorUse,
@@ -290,8 +294,16 @@ def _check_dtype(
         if found.quantized_type is None:
             yield make_unknown(place, f"the quantized type of {use.formal}")
         elif found.quantized_type.dtype not in allowed:
-            outside = f"{found.quantized_type.dtype} outside"
-            yield object_to_choice(place, use.formal, outside, allowed, ObjectionKind.DTYPE)
+            outside = found.quantized_type.dtype
+            said = object_to_choice(
+                place, use.formal, f"{outside} outside", allowed, ObjectionKind.DTYPE
+            )
+            # Most accelerators add up in 32 bits, which a `dtype` of the whole rule leaves out.
+            is_sum = outside == _SUM_DTYPE and view.index.is_constant(use.tensor)
+            if is_sum and all(name in _FEW_BITS for name in allowed):
+                remedy = f"`tensors: {{{use.formal}: {{dtype: {_SUM_DTYPE}}}}}`"
+                said = replace(said, advice=f"if the accelerator can, say {remedy} beside {place}")
+            yield said
         return
     if known is None or known.dtype in allowed or (quantized and is_unquantized_float(view.index, use)):
         return

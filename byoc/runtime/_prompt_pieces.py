@@ -15,7 +15,7 @@ from byoc.runtime._variant_session import VariantSession
 
 @dataclass(frozen=True)
 class PieceForm:
-    """What a variant reads in a call: numbers of tokens, behind numbers of others.
+    """A variant as it reads a piece: least and most tokens in a call, and tokens before them.
 
     `seconds` are predicted of a call. Of several variants that read a piece the one with the fewest
     `elements` of its inputs does (`VariantSession.select`).
@@ -220,7 +220,7 @@ def _find_length_axis(session: VariantSession, pairs: Mapping[str, StatePair]) -
 def _list_forms(
     session: VariantSession, tokens: tuple[str, int], length: tuple[str, int]
 ) -> Iterator[PieceForm]:
-    """Yield what each variant reads, by the axes of an input that has the tokens, and of the state."""
+    """Yield the form of each variant, by the axes of an input that has the tokens, and of the state."""
     entries = {entry.name: entry for entry in session.bundle.manifest.variants}
     for key, elements in session.input_elements.items():
         sizes, past = (_find_range(session, key, *axis) for axis in (tokens, length))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.model import TensorType, make_native, to_numpy_dtype
-from byoc.support import write_atomically
+from byoc.support import describe_missing_file, write_atomically
 
 # Special values: where arithmetic goes wrong that is right elsewhere.
 #
@@ -170,6 +170,9 @@ READ_ERRORS = (
 """What numpy raises for files that are no arrays."""
 
 
+_WRITES_NPZ = "; numpy.savez(FILE, NAME=array) writes one"
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz file by name, native as `make_native` has it.
 
@@ -178,12 +181,14 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     if start.startswith(_NPY):
         raise InputError(f"{path}: one array without a name, not an .npz file (see --input NAME=FILE)")
     if not start.startswith(_ZIP):
-        raise InputError(f"{path}: not an .npz file")
+        raise InputError(f"{path}: not an .npz file{_WRITES_NPZ}")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: _read_member(archive, name, path) for name in archive.files}
     except READ_ERRORS as error:
-        raise InputError(f"{path}: not an .npz file: {describe_read_error(error)}") from None
+        raise InputError(
+            f"{path}: not an .npz file: {describe_read_error(error)}{_WRITES_NPZ}"
+        ) from None
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -191,8 +196,11 @@ def read_npy(path: Path) -> NDArray[Any]:
 
     Raises InputError naming the file.
     """
-    if not _first_bytes(path).startswith(_NPY):
-        raise InputError(f"{path}: not an .npy file")
+    start = _first_bytes(path)
+    if start.startswith(_ZIP):
+        raise InputError(f"{path}: arrays by name, not an .npy file (see --inputs FILE)")
+    if not start.startswith(_NPY):
+        raise InputError(f"{path}: not an .npy file; numpy.save(FILE, array) writes one")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
     except READ_ERRORS as error:
@@ -274,6 +282,8 @@ def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(len(_NPY))
+    except FileNotFoundError:
+        raise InputError(describe_missing_file(path)) from None
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be read: {why}") from None

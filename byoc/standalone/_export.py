@@ -34,6 +34,7 @@ from byoc.standalone._source_text import (
 )
 from byoc.support import (
     CODEGENS,
+    describe_missing_folder,
     list_installed,
     open_workspace,
     read_name_and_version,
@@ -325,7 +326,7 @@ def check_output(output: Path) -> None:
     try:
         real = resolve_path(output)
         if not real.parent.is_dir():
-            raise InputError(f"{output}: cannot be written: there is no folder '{output.parent}'")
+            raise InputError(f"{output}: cannot be written: {describe_missing_folder(output.parent)}")
         if real.exists() and not _is_replaceable(real):
             raise InputError(f"{output}: exists and is not a program of byoc's, so it is not replaced")
     except (OSError, ValueError) as error:

@@ -40,6 +40,7 @@ from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_f
 Array = NDArray[Any]
 
 _BYTES = 256  # values of a byte
+_MOST_NODES = 16  # of a table: a longer way back is rarely one
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
 _UNARY = frozenset(
     [
@@ -64,13 +65,15 @@ class IntegerNodes:
 
 def find_integer_nodes(graph: ProgramGraph) -> list[IntegerNodes]:
     """Return the steps on integers of a graph; none of them shares a node with another one."""
-    found = []
+    found = dict[int, IntegerNodes]()
     for number, node in enumerate(graph.index.nodes):
         if is_quantize(node) and number not in graph.sizes.constant_nodes:
             made = _Group(graph, number).make()
             if made is not None:
-                found.append(made)
-    return found
+                for each in made.nodes:  # a table may be one of tables
+                    found.pop(each, None)
+                found[number] = made
+    return list(found.values())
 
 
 @dataclass(eq=False)
@@ -91,6 +94,9 @@ class _Group:
         if result is None or number is None:
             return None
         self.inside = {self.last}
+        table = self._make_table(result)
+        if table is not None:
+            return self._finish(table)
         limits = find_limits(graph, index.nodes[number])
         if limits is not None:
             before = self._find_maker(index.nodes[number].input[0])
@@ -100,12 +106,10 @@ class _Group:
                     self.inside |= {number, before}
                     return self._finish(call)
         call = self._make_core(number, result, (-np.inf, np.inf))
-        if call is not None:
-            self.inside.add(number)
-            return self._finish(call)
-        self.inside = {self.last}
-        call = self._make_table(result)
-        return None if call is None else self._finish(call)
+        if call is None:
+            return None
+        self.inside.add(number)
+        return self._finish(call)
 
     def _finish(self, call: Call) -> IntegerNodes:
         return IntegerNodes(tuple(sorted(self.inside)), call)
@@ -209,42 +213,61 @@ class _Group:
         )
 
     def _make_table(self, result: TensorScale) -> Call | None:
-        """Return the call of a table where each element of the result is made of one that is read."""
+        """Return the call of a table where each element of the result is made of one that is read.
+
+        That one may be read several times, as for HardSwish in two operators.
+        """
         graph, index = self.graph, self.graph.index
-        name, chain = index.nodes[self.last].input[0], []
-        while (number := self._find_maker(name)) is not None and not is_dequantize(index.nodes[number]):
-            node = index.nodes[number]
-            given = [each for each in node.input if each and not graph.is_constant(each)]
-            fixed = [each for each in node.input if each and graph.is_constant(each)]
-            if (
-                node.op_type not in _UNARY
-                or len(given) != 1
-                or any(prod(graph.get_shape(n)) != 1 for n in fixed)
-            ):
+        nodes, read = {self.last}, {index.nodes[self.last].input[0]}
+        while not _are_bytes(graph, read):
+            number = max(index.producers.get(name, -1) for name in read)
+            if number < 0 or len(nodes) > _MOST_NODES or not self._is_elementwise(number, nodes):
                 return None
-            chain.append(number)
-            name = given[0]
-        operand = None if number is None else self.read_operand(name)
-        if (
-            number is None
-            or operand is None
-            or read_scale(index, index.nodes[number], graph.folder) is None
-        ):
-            return None
+            nodes.add(number)
+            read = {
+                name
+                for each in nodes
+                for name in index.nodes[each].input
+                if name and not graph.is_constant(name) and index.producers.get(name) not in nodes
+            }
+        name = next(iter(read))
         if graph.get_shape(name) != graph.get_shape(self.result):
             return None
-        table = _compute_table(graph, [number, *reversed(chain), self.last])
+        table = _compute_table(graph, sorted(nodes), name)
         if table is None:
             return None
-        self.inside |= {number, *chain}
+        self.inside |= nodes
         structure = f"{{1, {prod(graph.get_shape(name))}}}"
-        return Call("kernel_look_up", (operand.tensor, table, self.result), "kernel_rows", structure)
+        return Call("kernel_look_up", (name, table, self.result), "kernel_rows", structure)
+
+    def _is_elementwise(self, number: int, readers: set[int]) -> bool:
+        """Return whether a node, which some nodes alone read, makes each element of one."""
+        index = self.graph.index
+        node = index.nodes[number]
+        return (
+            (is_onnx(node) and node.op_type in _UNARY) or is_dequantize(node) or is_quantize(node)
+        ) and (
+            number not in self.graph.sizes.constant_nodes
+            and not any(node.output[1:])
+            and node.output[0] not in index.outputs
+            and readers.issuperset(index.consumers[node.output[0]])
+            and all(
+                prod(self.graph.get_shape(name)) == 1
+                for name in node.input
+                if name and self.graph.is_constant(name)
+            )
+        )
 
 
-def _compute_table(graph: ProgramGraph, nodes: Sequence[int]) -> Array | None:
-    """Compute the table of some nodes; None where onnxruntime does not run them."""
+def _are_bytes(graph: ProgramGraph, names: set[str]) -> bool:
+    """Return whether names are of one tensor, of 8 bits."""
+    return len(names) == 1 and graph.get_dtype(*names) in ("int8", "uint8")
+
+
+def _compute_table(graph: ProgramGraph, nodes: Sequence[int], first: str) -> Array | None:
+    """Compute the table of nodes that read one tensor; None where onnxruntime does not run them."""
     index = graph.index
-    first, last = index.nodes[nodes[0]].input[0], index.nodes[nodes[-1]].output[0]
+    last = index.nodes[nodes[-1]].output[0]
     model = onnx.ModelProto(ir_version=index.proto.ir_version)
     model.opset_import.extend(index.proto.opset_import)
     model.graph.name = "table"

@@ -37,10 +37,9 @@ IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
 """Kernels that read each element right before they write it."""
 
 TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW, _DEEP = 6, 16, 64, 256, 1024  # of `source/integers.c`
-_MOST_TAPS = 64  # LINE of `source/int_windows.c`
+_MOST_PAIRS = 128  # MOST_TERMS of `source/int_windows.c`
 _TERM = 2**16  # above any product of two numbers of 8 bits, each less its zero point
 _MOST_TERMS = 2**31 // _TERM  # of a sum of 32 bits
-_MOST_EXACT = 2**24 // _TERM  # of a sum in a float, which is exact
 
 
 def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
@@ -80,7 +79,7 @@ def describe_int_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
     x, weights = given
     shape = graph.get_shape(weights.tensor)
     depth = prod(shape[1:])
-    if depth > _MOST_TERMS or shape[-1] > _MOST_TAPS:
+    if depth > _MOST_TERMS:
         return None
     attributes = graph.index.get_attributes(node)
     conv = describe_convolution(graph, node, "{0, 0, 0}")
@@ -90,7 +89,9 @@ def describe_int_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
     operands = (x.tensor, x_zero, weights.tensor, *constants, result, SCRATCH)
     groups = int(attributes.get("group", 1))
     y = graph.get_shape(node.output[0])
-    if shape[1] == 1 and (shape[0] == groups or groups > 1) and depth <= _MOST_EXACT:
+    apart = (attributes.get("dilations") or [1])[-1] > 1
+    pairs = prod(shape[2:-1]) * (shape[-1] if apart else (shape[-1] + 1) // 2)
+    if shape[1] == 1 and (shape[0] == groups or groups > 1) and pairs <= _MOST_PAIRS:
         scratch = count_band(attributes, shape[2:], y[2:])
         return Call("kernel_convolve_depthwise_int", operands, "kernel_int_conv", structure, scratch)
     return Call("kernel_convolve_int", operands, "kernel_int_conv", structure, _count_scratch(depth))

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from byoc.support._workspace import (
         check_output,
         clone_file,
+        describe_missing_file,
+        describe_missing_folder,
         find_inside,
         find_user_folder,
         is_utf8,
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
         dump_yaml,
         find_line,
         format_short,
+        has_unit,
         make_file_error,
         read_mapping,
         read_yaml,

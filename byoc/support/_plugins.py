@@ -24,9 +24,11 @@ from importlib.metadata import (
     entry_points,
 )
 from importlib.util import find_spec
-from os import sep
+from itertools import chain
+from os import sep, stat
 from pathlib import Path
 from shlex import quote
+from time import time_ns
 from types import TracebackType
 from typing import Any, cast
 
@@ -206,6 +208,7 @@ OPERATORS = "byoc.operators"
 # The most characters of an unknown name in a message; few paths are longer.
 _MAX_EXTENDED = 8
 _MAX_CHARACTERS = 500  # of a plug-in's name
+_SAME_TIME_NS = 2_000_000_000  # within which a file system may give two changes the same time
 _allowed: ContextVar[frozenset[Path]] = ContextVar("allowed", default=frozenset())
 
 _KIND_NAMES = {
@@ -265,7 +268,7 @@ def _read_entry_points(folders: tuple[object, ...]) -> Mapping[str, Sequence[Ent
 def _find_folder_state(folder: str) -> tuple[str, int, int]:
     """Return the state of a folder, which changes when distributions are added or removed."""
     try:
-        found = Path(folder).stat()
+        found = stat(folder or ".")  # noqa: PTH116 - a path takes as long as all else here
     except (OSError, ValueError):
         return folder, 0, 0
     return folder, found.st_ino, found.st_mtime_ns
@@ -373,9 +376,23 @@ def find_files(group: str, folder: str = "") -> tuple[dict[str, dict[Path, Plugi
         else:
             if not folders:
                 problems.append(f"{point.module} of {get_distribution(point)} is not a package")
-        for path in (path for root in folders for path in Path(root, folder).glob("*.yaml")):
-            found.setdefault(path.stem, {})[path.resolve()] = PluginFile(path, point)
+        for path, real in chain.from_iterable(_list_yaml(str(Path(root, folder))) for root in folders):
+            found.setdefault(path.stem, {})[real] = PluginFile(path, point)
     return dict(sorted(found.items())), problems
+
+
+def _list_yaml(folder: str) -> Sequence[tuple[Path, Path]]:
+    """Return the YAML files of a folder, each with its path without links; kept by its state."""
+    state = _find_folder_state(folder)
+    is_new = time_ns() - state[-1] < _SAME_TIME_NS  # a further file might leave its time as it is
+    return _list_yaml_of(state) if is_new else _list_kept_yaml(state)
+
+
+def _list_yaml_of(state: tuple[str, int, int]) -> Sequence[tuple[Path, Path]]:
+    return tuple((path, path.resolve()) for path in Path(state[0]).glob("*.yaml"))
+
+
+_list_kept_yaml = lru_cache(maxsize=64)(_list_yaml_of)
 
 
 def _find_package_folders(module: str) -> list[str]:

@@ -15,10 +15,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
 
 try:
     import fcntl
@@ -258,6 +259,28 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+_MOST_NAMES = 1000  # of a folder, among which the nearest one is looked for
+
+
+def describe_missing_file(path: Path, what: str = "file") -> str:
+    """Return the sentence that there is no such file, with the nearest name in its folder, if any.
+
+    `what` is the kind of thing that was looked for. The nearest name has the same
+    ending and a like stem, or the same stem and another ending.
+    """
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [Path(entry.name) for entry in islice(entries, _MOST_NAMES)]
+    except (OSError, ValueError):  # no such folder either, or no file can have this name
+        names = []
+    stems = [each.stem for each in names if each.suffix == path.suffix]
+    near = suggest_nearest(path.stem, stems).removesuffix("?)")
+    if near:
+        return f"{path}: no such {what}{near}{path.suffix}?)"
+    twins = sorted(each.name for each in names if each.stem == path.stem)
+    return f"{path}: no such {what}" + (f" (did you mean {twins[0]}?)" if twins else "")
+
+
 def read_text(path: Path, limit: int) -> str:
     """Read a text file in UTF-8 of at most `limit` bytes. Raises InputError with a sentence."""
     try:
@@ -267,7 +290,7 @@ def read_text(path: Path, limit: int) -> str:
             return content.decode("utf-8")
         reason = f"it has more than {limit} bytes"
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(describe_missing_file(path)) from None
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeDecodeError:
@@ -416,7 +439,14 @@ def _explain_unwritable(path: Path) -> str:
         return "" if path.is_file() else "it is not a regular file"
     if path.is_symlink():
         return "it is a link to nothing"
-    return "" if path.parent.is_dir() else f"there is no folder '{path.parent}'"
+    return describe_missing_folder(path.parent)
+
+
+def describe_missing_folder(folder: Path) -> str:
+    """Return why nothing can be written into a folder that is none; empty where it is one."""
+    if folder.is_dir():
+        return ""
+    return f"'{folder}' is a file, no folder" if folder.exists() else f"there is no folder '{folder}'"
 
 
 # The user's folders by the XDG Base Directory Specification (freedesktop.org, version 0.8).

@@ -179,14 +179,14 @@ def _require_types(model: ModelProto) -> None:
                 raise TypeError(f"{node.op_type} does not take {word}")
 
 
-def parse_one_node(text: str, dtype: str, opset: int = DEFAULT_OPSET) -> Case | None:
+def parse_one_node(text: str, dtype: str) -> Case | None:
     """Return a case of one node; None when ONNX does not define that node.
 
     The text is `INPUTS | NODE` or `INPUTS | NODE | OUTPUTS`, such as `x:1x4x8x8 i:3:int64 | Gather(x,
     i)`; the default output is `y`.
     """
     inputs, node, *rest = (part.strip() for part in text.split("|"))
-    sketch = GraphSketch(dtype, opset)
+    sketch = GraphSketch(dtype)
     for declaration in inputs.split():
         name, shape, *kind = declaration.split(":")
         sketch.add_input(name, [int(part) for part in shape.split("x") if part], *kind)

@@ -150,7 +150,11 @@ class C:
         ]
 
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
-        """Return whether the library is for this computer, or there is a compiler for the C source."""
+        """Return whether the library is for this computer, or there is a compiler for the C source.
+
+        Raises InputError where the metadata is not this codegen's, as `load` does.
+        """
+        _ = metadata["arguments"]
         return find_fit(_LIBRARY in files, metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:

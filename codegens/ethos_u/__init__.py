@@ -179,11 +179,14 @@ class EthosU:
         return run
 
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
-        """Return whether the reference model is named or installed, and the memory that Vela counts."""
+        """Return whether the reference model is named or installed, and the memory that Vela counts.
+
+        Raises InputError where the metadata is not this codegen's, as `load` does.
+        """
         fit = describe_reference_model()
         memory = sum(int(metadata.get(name, "0")) for name in (SRAM, "flash"))
-        made = metadata.get("vela", "")
-        return replace(fit, accepts=f"stream of Vela {made}" if made else "", memory=memory or None)
+        made = metadata["vela"]
+        return replace(fit, accepts=f"stream of Vela {made}", memory=memory or None)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the command stream is of the installed Vela; where there is none, it is."""

@@ -277,7 +277,11 @@ class OpenVINO:
         ]
 
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
-        """Return whether OpenVINO is installed, and whether it compiles the region again."""
+        """Return whether OpenVINO is installed, and whether it compiles the region again.
+
+        Raises InputError where the metadata is not this codegen's, as `load` does.
+        """
+        read_stored_options(OpenVINOOptions, metadata)
         return find_fit(_BLOB in files, metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:

@@ -1,8 +1,8 @@
 """Axis terms of contracts, function by function: what each returns, in numbers."""
 
 import pytest
+from contract_views import AxisStep, AxisTerm, AxisTerms
 
-from byoc.boundary.contracts import AxisStep, AxisTerm, AxisTerms
 from byoc.model import Dim
 
 Terms = tuple[AxisTerm, ...]

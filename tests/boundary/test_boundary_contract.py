@@ -7,17 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from contract_views import ContractError
 from helpers.cutting import CHAIN, cut
 from helpers.support import VANILLA, Ran, parse
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.contracts import (
-    ContractError,
-    RegionContext,
-    RegionContracts,
-    TensorContract,
-    check_contracts,
-)
+from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares, convert_boundary
 from byoc.bundle import open_bundle
 from byoc.model import (

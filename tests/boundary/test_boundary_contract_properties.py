@@ -6,13 +6,13 @@ And when a Transpose of byoc's at a border is turned in any other way, they do n
 from dataclasses import dataclass
 
 import pytest
+from contract_views import ContractError
 from helpers.support import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from test_boundary_contract import DOMAIN, Bounded
 
-from byoc.boundary.contracts import ContractError
 from byoc.boundary.convert import TransposeShares
 from byoc.model import LAYOUT, get_purpose, parse_layout
 

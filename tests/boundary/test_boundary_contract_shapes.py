@@ -3,17 +3,12 @@
 from pathlib import Path
 
 import pytest
+from contract_views import AxisStep, AxisTerm, AxisTerms
 from helpers.support import parse
 from test_boundary_contract import DOMAIN, Bounded
 
 import byoc
-from byoc.boundary.contracts import (
-    AxisStep,
-    AxisTerm,
-    AxisTerms,
-    check_contracts,
-    read_region_contracts,
-)
+from byoc.boundary.contracts import check_contracts, read_region_contracts
 from byoc.bundle import open_bundle
 from byoc.model import GraphIndex, get_stated_types, infer_types, read_type
 

@@ -6,18 +6,11 @@ from dataclasses import replace
 
 import onnx
 import pytest
+from contract_views import AxisTerms, HostGraph, HostView, TensorView
 from helpers.support import parse
 from onnx import helper
 
-from byoc.boundary.contracts import (
-    AxisTerms,
-    HostGraph,
-    HostView,
-    RegionContext,
-    RegionContracts,
-    TensorContract,
-    TensorView,
-)
+from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract
 from byoc.model import (
     CAST,
     LAYOUT,

@@ -4,18 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from contract_views import ContractError
 from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, TypeProto, helper
 
-from byoc.boundary.contracts import (
-    ContractError,
-    RegionContext,
-    TensorContract,
-    is_conversion,
-    read_region_contracts,
-)
+from byoc.boundary.contracts import RegionContext, TensorContract, is_conversion, read_region_contracts
 from byoc.boundary.contracts._boundary_nodes import (
     AxisTerm,
     AxisTerms,

@@ -257,7 +257,9 @@ def test_a_place_that_cannot_be_written(place: str, bundle: Path, byoc: Cli) -> 
     (bundle.parent / "file").write_text("")
     target = bundle.parent / place
     ran = byoc("pack", bundle, "-o", target)
-    assert ran.err == f"byoc: {target}: cannot be written: there is no folder '{target.parent}'\n"
+    folder = f"'{target.parent}'"
+    why = f"{folder} is a file, no folder" if target.parent.is_file() else f"there is no folder {folder}"
+    assert ran.err == f"byoc: {target}: cannot be written: {why}\n"
 
 
 SCRIPT = """

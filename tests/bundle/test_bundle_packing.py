@@ -144,7 +144,10 @@ def test_sizes_are_looked_at_before_the_first_file_is_written(packable: Path, tm
         (packable / name).write_bytes(content)
         folder = tmp_path / name.replace("/", "-")
         folder.mkdir()
-        with pytest.raises(InputError, match=r"is not as it was written: its size differs$"):
+        with pytest.raises(
+            InputError,
+            match=r"is not as it was written: its size differs; copy the bundle anew$",
+        ):
             unpack_bundle(tmp_path / "b.zip", folder)
         assert list(folder.iterdir()) == []
 
@@ -221,7 +224,7 @@ def test_a_packed_bundle_is_checked_where_it_is(packable: Path, tmp_path: Path) 
         (packable / name).write_bytes(content)
         with pytest.raises(InputError) as caught:
             check_packed_files(zipped)
-        sentence = f"the file '{name}' is not as it was written: its size differs"
+        sentence = f"the file '{name}' is not as it was written: its size differs; copy the bundle anew"
         assert str(caught.value) == f"{zipped}: {sentence}"
 
 
@@ -268,7 +271,10 @@ def test_files_are_held_to_size_and_hash() -> None:
         found = right.model_copy(update=wrong)
         with pytest.raises(InputError) as caught:
             check_file_entry(Path("b"), "n", found, right)
-        assert str(caught.value) == f"b: the file 'n' is not as it was written: its {what} differs"
+        assert (
+            str(caught.value)
+            == f"b: the file 'n' is not as it was written: its {what} differs; copy the bundle anew"
+        )
 
 
 @pytest.mark.parametrize(

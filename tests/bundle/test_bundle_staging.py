@@ -218,7 +218,7 @@ def test_a_swap_that_fails_brings_the_old_bundle_back(
     ("place", "sentence"),
     [
         ("no/such/b", "{0}/no/such/b: cannot be written: there is no folder '{0}/no/such'"),
-        ("file/b", "{0}/file/b: cannot be written: there is no folder '{0}/file'"),
+        ("file/b", "{0}/file/b: cannot be written: '{0}/file' is a file, no folder"),
     ],
 )
 def test_a_place_that_cannot_be_written(place: str, sentence: str, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_every_file_is_watched(bundle: Path) -> None:
         changed = bytes([content[0] ^ 1]) + content[1:]
         (bundle / name).write_bytes(changed)
         assert _refused(bundle) == (
-            f"{bundle}: the file '{name}' is not as it was written: its hash differs"
+            f"{bundle}: the file '{name}' is not as it was written: its hash differs; "
+            "copy the bundle anew"
         )
         (bundle / name).write_bytes(content)
     load(bundle)
@@ -67,14 +68,18 @@ def test_a_longer_file_is_noticed(bundle: Path) -> None:
     with (bundle / "weights.bin").open("ab") as file:
         file.write(b"\0")
     assert _refused(bundle) == (
-        f"{bundle}: the file 'weights.bin' is not as it was written: its size differs"
+        f"{bundle}: the file 'weights.bin' is not as it was written: its size differs; "
+        "copy the bundle anew"
     )
 
 
 def test_a_key_that_stands_twice(bundle: Path) -> None:
     path = bundle / MANIFEST_FILE
     path.write_text(path.read_text().replace('"files": {', '"files": {"model.onnx": null,'))
-    assert _refused(bundle) == f"{path}: not a manifest: the key 'model.onnx' stands twice"
+    assert (
+        _refused(bundle)
+        == f"{path}: not a manifest: the key 'model.onnx' stands twice; copy the bundle anew"
+    )
 
 
 def test_a_manifest_that_is_no_file(bundle: Path) -> None:
@@ -392,7 +397,10 @@ def test_an_artifact_is_looked_at_when_it_is_loaded(tmp_path: Path) -> None:
     program.write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
     assert library.load(tmp_path / "b", prefer="two").choice.chosen == ("two",)
-    with pytest.raises(InputError, match=r"program\.bin.* is not as it was written: its hash differs"):
+    with pytest.raises(
+        InputError,
+        match=r"program\.bin.* is not as it was written: its hash differs; copy the bundle anew",
+    ):
         library.load(tmp_path / "b", prefer="one")
     with pytest.raises(InputError, match="its hash differs"):
         library.open_bundle(tmp_path / "b")

@@ -155,7 +155,7 @@ def test_what_is_read_back_differs(suffix: str, tmp_path: Path) -> None:
         model.write_bytes(model.read_bytes()[:-1] + b"?")
     assert str(caught.value) == (
         f"{path}: was not written: what was read back is wrong: {path.name}: the file 'dla_0.onnx' is "
-        "not as it was written: its hash differs"
+        "not as it was written: its hash differs; copy the bundle anew"
     )
     assert files(tmp_path) == before
 

@@ -145,7 +145,10 @@ def test_files_that_are_not_as_they_were(name: str, method: int, path: Path, con
     data = content[name]
     for changed, what in ((bytes([data[0] ^ 1]) + data[1:], "hash"), (data + b"\0", "size")):
         write(path, {**content, name: changed}, compression=method)
-        assert refused(path) == f"the file '{name}' is not as it was written: its {what} differs"
+        assert (
+            refused(path)
+            == f"the file '{name}' is not as it was written: its {what} differs; copy the bundle anew"
+        )
     del content[name]
     write(path, content)
     assert refused(path) == f"the file '{name}' of the bundle is missing"
@@ -236,7 +239,10 @@ def test_a_header_that_says_less_than_there_is(path: Path, content: Content) -> 
     size = 10_000_000
     write(path, bomb(content, size), compression=zipfile.ZIP_DEFLATED)
     _patched(path, "zeros.bin", lambda packed, full: (packed, 10))
-    assert refused(path) == "the file 'zeros.bin' is not as it was written: its size differs"
+    assert (
+        refused(path)
+        == "the file 'zeros.bin' is not as it was written: its size differs; copy the bundle anew"
+    )
     listed(content, "zeros.bin", bytes=10)
     write(path, {**content, "zeros.bin": bytes(size)}, compression=zipfile.ZIP_DEFLATED)
     _patched(path, "zeros.bin", lambda packed, full: (packed, 10))
@@ -247,7 +253,10 @@ def test_a_header_that_says_more_than_there_is(path: Path, content: Content) -> 
     listed(content, "zeros.bin", bytes=1000)
     write(path, {**content, "zeros.bin": bytes(10)})
     _patched(path, "zeros.bin", lambda packed, full: (packed, 1000))
-    assert refused(path) == "the file 'zeros.bin' is not as it was written: its size differs"
+    assert (
+        refused(path)
+        == "the file 'zeros.bin' is not as it was written: its size differs; copy the bundle anew"
+    )
     _patched(path, "zeros.bin", lambda packed, full: (1 << 30, 1000))
     assert refused(path) == "a zip that is damaged: its files are larger than it is"
 

@@ -63,7 +63,8 @@ def test_cost_files_are_checked_with_every_mistake_and_its_place(
     path = tmp_path / "mine.yaml"
     lines = ran.out.splitlines()
     assert lines[:5] == [
-        f"{path}: launch: expected a number",
+        f"{path}: launch: expected a number without a unit, not '20us': figures are in seconds, bytes, "
+        "operations and joules, 10 us is 1.0e-5 and 4 GB/s is 4.0e+9",
         f"{path}: peak: must be given",
         f"{path}: bandwidth: must be given",
         "dla: ok",

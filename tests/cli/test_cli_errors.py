@@ -53,6 +53,21 @@ def test_no_such_file(here: Path, byoc: Cli) -> None:
     assert _refused(here, byoc, "n.onnx", "--rules", VANILLA) == "n.onnx: no such file"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("mm.onnx", "m.onnx"), ("M.onnx", "m.onnx"), ("m.onx", "m.onnx"), ("m", "m.onnx")],
+)
+def test_a_missing_file_names_the_nearest_one(wrong: str, near: str, here: Path, byoc: Cli) -> None:
+    told = _refused(here, byoc, wrong, "--rules", VANILLA)
+    assert told == f"{wrong}: no such file (did you mean {near}?)"
+
+
+def test_a_bundle_is_no_model(here: Path, byoc: Cli) -> None:
+    assert byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "b").code == 0
+    told = _refused(here, byoc, "b", "--rules", VANILLA)
+    assert told == "b: is a bundle, not an ONNX model: give the model that it was made of"
+
+
 def test_a_folder_is_no_model(here: Path, byoc: Cli) -> None:
     (here / "folder").mkdir()
     assert _refused(here, byoc, "folder", "--rules", VANILLA) == "folder: is a folder, not an ONNX model"
@@ -172,7 +187,7 @@ def test_an_output_whose_parent_is_missing(here: Path, byoc: Cli) -> None:
 def test_an_output_under_a_file(here: Path, byoc: Cli) -> None:
     before = files(here)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "m.onnx/out")
-    assert _sentence(ran, here, before) == ("m.onnx/out: cannot be written: there is no folder 'm.onnx'")
+    assert _sentence(ran, here, before) == "m.onnx/out: cannot be written: 'm.onnx' is a file, no folder"
 
 
 @pytest.mark.parametrize("output", [".", "..", "m.onnx"])
@@ -207,9 +222,11 @@ def test_a_codegen_option_that_is_not_known(here: Path, byoc: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--dim", "batch"], "'batch' is not of the form NAME=VALUE"),
+        (["--dim", "batch"], "'batch' is not of the form NAME=VALUE, such as batch=1"),
         (["--dim", "=1"], "'=1' is not of the form NAME=VALUE"),
         (["--shape", "x=1,,2"], "'x': an extent is missing at a comma"),
+        (["--min-offload", "90%"], "expected a number alone, such as 0.9: no unit, and no % sign"),
+        (["--max-regions", "a"], "expected a whole number alone, such as 4"),
         (["--codegen-option", "fast"], "'fast' is not of the form NAME=VALUE"),
         (["--format", "yaml"], "'yaml' is not one of"),
         (["--speed"], "No such option: --speed"),

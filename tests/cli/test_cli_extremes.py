@@ -86,7 +86,7 @@ def test_names_of_files_need_not_be_utf8(
     for verb, sentence in (
         ([*cut, "-o", name(b"b\xff")], "is not UTF-8, and onnxruntime opens no other paths"),
         (["profile", model, "-o", "c.yaml", "--else", name(b"c\xff.yaml")], "is not UTF-8 text"),
-        (["run", "b", "--inputs", name(b"gone\xff.npz")], "No such file"),
+        (["run", "b", "--inputs", name(b"gone\xff.npz")], "no such file"),
         (["partition", name(b"gone\xff.onnx"), "--rules", "dla"], "no such file"),
     ):
         ran = byoc(*verb)

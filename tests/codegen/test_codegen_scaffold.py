@@ -201,7 +201,7 @@ def test_where_nothing_can_be_written_nothing_is(byoc: Byoc, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     for place, told in (
         ("no/such/place", "there is no folder 'no/such'"),
-        ("file/x", "no folder 'file'"),
+        ("file/x", "cannot be written: 'file' is a file, no folder"),
     ):
         ran = byoc("new-codegen", "acme", "--into", place)
         assert (ran.code, ran.err.count("\n")) == (1, 1)

@@ -5,8 +5,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from comparison_parts import choose_row, choose_sizes, make_log_normal, pick_candidates, read_lengths
 
-from byoc.comparison import choose_row, choose_sizes, make_log_normal, pick_candidates, read_lengths
 from byoc.errors import InputError
 
 

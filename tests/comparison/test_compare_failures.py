@@ -4,10 +4,11 @@ from pathlib import Path
 
 import onnx
 import pytest
+from comparison_parts import CaseSolver
 from helpers.installing import install_strategies
 from helpers.support import VANILLA, parse
 
-from byoc.comparison import CaseSolver, StudyCase, compare
+from byoc.comparison import StudyCase, compare
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
+from comparison_parts import make_rows
 from helpers.support import VANILLA, Ran, parse
 
 from byoc.comparison import (
@@ -17,7 +18,6 @@ from byoc.comparison import (
     StrategyRow,
     StudyCase,
     compare,
-    make_rows,
     make_strategy_rows,
     summarize_strategies,
 )

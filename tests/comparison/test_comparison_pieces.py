@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from clocks import Clock
+from comparison_parts import MeasuredCodegen, MeasurementRecords, describe_machine
 from helpers.solving import here, solve_studies_here  # noqa: F401 - a fixture
 from helpers.support import parse, prepared
 from hypothesis import given
@@ -19,15 +20,7 @@ from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F40
 
 import byoc
 from byoc.codegen import find_codegen
-from byoc.comparison import (
-    MeasuredCodegen,
-    MeasurementRecords,
-    Patience,
-    Samples,
-    describe_machine,
-    measure_in_turn,
-    write_costs,
-)
+from byoc.comparison import Patience, Samples, measure_in_turn, write_costs
 from byoc.comparison import _measured_costs as write
 from byoc.comparison._case_schedulers import CaseQueue
 from byoc.comparison._measured_costs import NodeTimes, compare_in_turn, measure_runs, time_nodes

@@ -10,14 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from clocks import Clock
-from helpers.support import prepared
-from helpers.vendors import CompileOnly
-
-from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
-from byoc.comparison import (
+from comparison_parts import (
     MeasuredCodegen,
     MeasurementRecords,
-    Patience,
     describe_machine,
     measure_copies,
     measure_launch,
@@ -26,6 +21,11 @@ from byoc.comparison import (
     time_units,
     time_whole,
 )
+from helpers.support import prepared
+from helpers.vendors import CompileOnly
+
+from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
+from byoc.comparison import Patience
 from byoc.costs import MeasuredWhole
 from byoc.rules import Target, load_rules
 

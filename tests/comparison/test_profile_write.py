@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparison_parts import MeasurementRecords, describe_machine
 
-from byoc.comparison import MeasurementRecords, describe_machine, write_costs
+from byoc.comparison import write_costs
 from byoc.costs import (
     CostTable,
     HostLink,

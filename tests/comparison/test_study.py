@@ -122,7 +122,7 @@ def test_models_that_are_not_there_stop_a_study_before_it_solves(folder: Path, b
     assert ran.code == 1
     lines = [line.removeprefix(f"byoc: {study}: ") for line in ran.err.splitlines()]
     assert lines == [
-        f"models[1]: no file in {folder} matches 'nets/gone.onnx'",
+        f"models[1]: {folder / 'nets/gone.onnx'}: no such file (did you mean one.onnx?)",
         f"models[2]: no file in {folder} matches 'nets/*.pb'",
         "models[3]: no model of the zoo that is here matches 'zoo:gone*'",
     ]
@@ -240,6 +240,13 @@ def test_what_was_not_saved_is_solved_again(folder: Path) -> None:
     again = byoc.study(study, folder / "r.csv", jobs=1, save=folder / "s")
     assert (again.earlier, len(list((folder / "s").glob("*.case.json")))) == (1, 2)
     assert drop_times(again.rows) == drop_times(kept.rows)
+    problem = folder / "s" / f"{key[:16]}.problem.json"
+    whole = problem.read_text()
+    for broken in (whole[: len(whole) // 2], whole.replace('"units"', '"unit"'), "[]", ""):
+        problem.write_text(broken)
+        with pytest.raises(byoc.InputError, match=rf"{key[:16]}\.problem\.json: "):
+            replay_study(folder / "s")
+    problem.write_text(whole)
     for text, told in (
         ("{}", "measure: "),
         ('{"measure": "total", "case": {"model": 1}}', "case.model: "),

@@ -90,7 +90,20 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "link: fast\n",
             ["link: expected a mapping of keys (bandwidth, latency, conversion, occupies)"],
         ),
-        (ROOFLINE + "engine: ''\n", ["engine: must not be empty"]),
+        *(
+            (f"{ROOFLINE}{key}: {value}\n", [f"{at}: must not be empty"])
+            for key, at in (("engine", "engine"), ("beside", "beside"), ("else", "else"))
+            for value in ("''", "' '")
+        ),
+        (ROOFLINE.replace("name: a", "name: ''"), ["name: must not be empty"]),
+        (ROOFLINE + "threads: {2: ' '}\n", ["threads[2]: must not be empty"]),
+        (
+            ROOFLINE + "reload: .inf\n",
+            [
+                "reload: must be finite, or loading would cost nothing; "
+                "leave out the limit on memory instead"
+            ],
+        ),
         (
             ROOFLINE + "operators: {Conv: {efficiency: 2}}\nenergy: {byte: .inf, operation: -1}\n",
             [

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import onnx
 import pytest
+from counting import Sizes, count_work
 from helpers.installing import register
 from helpers.support import parse
 
 import byoc
-from byoc.costs import Sizes, count_work
 from byoc.errors import InputError
 from byoc.model import prepare_model
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from counting import sum_seconds
 from helpers.support import prepared
 
 from byoc.costs import (
@@ -19,7 +20,6 @@ from byoc.costs import (
     mean_factor,
     predict_unseen,
     read_cost_file,
-    sum_seconds,
 )
 from byoc.model import TensorType
 

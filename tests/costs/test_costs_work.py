@@ -1,10 +1,11 @@
 """Operations and bytes, counted by hand."""
 
 import pytest
+from counting import Sizes, count_work
 from helpers.support import parse, prepared
 from onnx import helper
 
-from byoc.costs import Sizes, Work, count_work
+from byoc.costs import Work
 from byoc.model import GraphIndex, TensorType, prepare_model
 from byoc.zoo import load_structure
 

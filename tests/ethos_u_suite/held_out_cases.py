@@ -22,8 +22,8 @@ def make_held_out_cases(seed: int, count: int) -> list[OneNode]:
     """Return `count` models of one operator, all distinct; the same seed draws the same models."""
     draw, made = Random(seed), dict[tuple[str, str], OneNode]()
     while len(made) < count:
-        ops = draw.choice(list(_DRAWN))
-        op, operands, more = _DRAWN[ops](draw, draw.choice(ops))
+        ops = draw.choice(list(DRAWN))
+        op, operands, more = DRAWN[ops](draw, draw.choice(ops))
         dtype = draw.choices(("int8", "int16", "uint8"), (16, 3, 1))[0]
         try:
             case = make_case(op, operands, **{"dtype": dtype, "opset": _OPSET, **more})
@@ -239,7 +239,7 @@ def _draw_axes(draw: Random, op: str) -> Question:
     return op, [Given(shape), np.array(ones[: draw.randint(1, 3)], np.int64)], {}
 
 
-_DRAWN: Mapping[tuple[str, ...], Callable[[Random, str], Question]] = {
+DRAWN: Mapping[tuple[str, ...], Callable[[Random, str], Question]] = {
     ("Conv", "Conv", "ConvTranspose"): _draw_convolution,
     ("MaxPool", "AveragePool", "AveragePool"): _draw_pool,
     ("GlobalAveragePool", "GlobalMaxPool"): _draw_global_pool,

@@ -1,15 +1,14 @@
-from hypothesis import given, settings
-from problems import chain, fewest_bytes_at, problems
-
-from byoc.memory.arena import (
-    ArenaProblem,
+from arena_searches import (
     find_best_order,
     find_cut_bound,
     find_least_bytes_at,
-    find_live_ranges,
     find_witness,
     split_segments,
 )
+from hypothesis import given, settings
+from problems import chain, fewest_bytes_at, problems
+
+from byoc.memory.arena import ArenaProblem, find_live_ranges
 
 
 @settings(deadline=None)

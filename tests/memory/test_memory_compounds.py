@@ -4,10 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from arena_searches import CompoundPart, build_compounds
 from hypothesis import given
 from hypothesis import strategies as st
-
-from byoc.memory.arena import CompoundPart, build_compounds
 
 SPANS = st.tuples(st.integers(0, 6), st.integers(0, 3)).map(lambda span: (span[0], sum(span)))
 Group = dict[int, int]

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+from arena_searches import CompoundPart, build_compounds, place_quickly
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import chain, linked, problems
@@ -8,11 +9,8 @@ from byoc.memory.arena import (
     ArenaProblem,
     ArenaStep,
     Compound,
-    CompoundPart,
     GreedyPacking,
-    build_compounds,
     find_live_ranges,
-    place_quickly,
     search_offsets,
 )
 

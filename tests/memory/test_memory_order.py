@@ -2,11 +2,12 @@ import random
 from itertools import pairwise
 
 import pytest
+from arena_searches import find_best_order, split_segments, vary_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, least_peak, peak, problems, random_problem
 
-from byoc.memory.arena import ArenaProblem, find_best_order, find_live_ranges, split_segments, vary_order
+from byoc.memory.arena import ArenaProblem, find_live_ranges
 
 
 @settings(deadline=None)

@@ -5,6 +5,14 @@ from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
+from arena_searches import (
+    CompoundPart,
+    find_best_order,
+    find_lowest_offsets,
+    place_quickly,
+    split_segments,
+    vary_order,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import chain, problems, random_problem, total_bytes
@@ -15,19 +23,13 @@ from byoc.memory.arena import (
     ArenaProblem,
     ArenaStep,
     Compound,
-    CompoundPart,
     DistancePacking,
     GreedyPacking,
-    find_best_order,
     find_live_ranges,
     find_lowest_gap,
-    find_lowest_offsets,
     pack_under,
-    place_quickly,
     plan_buffers,
     search_offsets,
-    split_segments,
-    vary_order,
 )
 from byoc.numerics import SearchBudget
 

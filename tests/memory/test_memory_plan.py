@@ -3,20 +3,13 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from arena_searches import OrderResult, find_best_order
 from helpers.support import examples
 from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems, total_bytes
 
 from byoc.errors import InputError
-from byoc.memory.arena import (
-    METHODS,
-    ArenaProblem,
-    ArenaStep,
-    OrderResult,
-    find_best_order,
-    plan_buffers,
-    plan_by_methods,
-)
+from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods
 from byoc.numerics import SearchBudget
 
 

@@ -10,6 +10,16 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 
 import pytest
+from arena_searches import (
+    CompoundPart,
+    build_compounds,
+    find_best_order,
+    find_cut_bound,
+    find_lowest_offsets,
+    find_witness,
+    place_quickly,
+    vary_order,
+)
 from problems import branches, linked, random_problem
 
 from byoc.memory.arena import (
@@ -17,19 +27,11 @@ from byoc.memory.arena import (
     ArenaPlan,
     ArenaProblem,
     Compound,
-    CompoundPart,
     GreedyPacking,
-    build_compounds,
-    find_best_order,
-    find_cut_bound,
     find_live_ranges,
-    find_lowest_offsets,
-    find_witness,
     pack_under,
-    place_quickly,
     plan_by_methods,
     search_offsets,
-    vary_order,
 )
 from byoc.numerics import SearchBudget
 

@@ -12,14 +12,10 @@ from time import monotonic
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "memory")]
 
-from minimalloc import Instance, read_instance  # noqa: E402 - needs the path
+from arena_searches import CompoundPart  # noqa: E402 - needs the path
+from minimalloc import Instance, read_instance  # noqa: E402
 
-from byoc.memory.arena import (  # noqa: E402
-    Compound,
-    CompoundPart,
-    GreedyPacking,
-    search_offsets,
-)
+from byoc.memory.arena import Compound, GreedyPacking, search_offsets  # noqa: E402
 from byoc.numerics import SearchBudget  # noqa: E402
 
 

@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from byoc.model import CONTRIB_RULES, DTYPE_NUMBERS, KnownNode, TensorType
+from byoc.model import DTYPE_NUMBERS, TensorType
+from byoc.model._inference._contrib_rules import (
+    CONTRIB_RULES,
+    infer_by_schema,  # noqa: F401 - for the tests
+    infer_contrib_types,  # noqa: F401 - for the tests
+)
+from byoc.model._inference._moved_values import KnownNode
 from byoc.model._node_kinds import get_effective_attributes
 from byoc.model.schemas import get_schema
 from byoc.onnxrt import open_session, run_session

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 from contrib_cases import RUN
 from contrib_documented import DOCUMENTED
-from contrib_nodes import CONTRIB, Case, case
-from onnx import helper
-
-from byoc.model import (
+from contrib_nodes import (
+    CONTRIB,
     CONTRIB_RULES,
+    Case,
     KnownNode,
-    TensorType,
-    evaluate_dim,
+    case,
     infer_by_schema,
     infer_contrib_types,
 )
+from onnx import helper
+
+from byoc.model import TensorType, evaluate_dim
 
 pytest.importorskip("onnxruntime")
 

@@ -14,22 +14,17 @@ import pytest
 from helpers.support import parse
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from padding_parts import UNPADDED, Assumptions, PaddedGraph, Part, ValueBounds, Zone
 
 from byoc.errors import InputError
 from byoc.model import RANDOM_OPERATORS, Dimensions, prepare_model
 from byoc.model.ranges import Interval
 from byoc.padding import (
     EDGE,
-    UNPADDED,
-    Assumptions,
     FirstValue,
-    PaddedGraph,
     PaddedInput,
     PaddingDecision,
     PaddingRule,
-    Part,
-    ValueBounds,
-    Zone,
     cut_outputs,
     decide_padding,
     find_unpadded_sizes,

@@ -13,18 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from helpers.placement_random import FEATURES, count_devices, random_problem
+from placement_searches import is_contraction_acyclic, restore_order
 
 from byoc.errors import InputError
-from byoc.placement import (
-    Fusion,
-    Placement,
-    Problem,
-    Strategy,
-    find_violation,
-    is_contraction_acyclic,
-    order_canonically,
-    restore_order,
-)
+from byoc.placement import Fusion, Placement, Problem, Strategy, find_violation, order_canonically
 from byoc.placement.strategies import (
     AllSupported,
     Exact,

@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 from helpers.placement_oracle import chain, ints, limited
 from helpers.placement_random import random_problem
+from placement_searches import build_incumbent
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpSolution
-from byoc.placement import (
-    Cost,
-    Fusion,
-    Placement,
-    Problem,
-    build_incumbent,
-    find_violation,
-)
+from byoc.placement import Cost, Fusion, Placement, Problem, find_violation
 from byoc.placement._branch_and_cut import (
     _can_improve,
     _count_placeable_units,

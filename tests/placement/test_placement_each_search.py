@@ -15,27 +15,15 @@ import numpy as np
 import pytest
 from helpers.placement_random import FEATURES, alike, random_problem
 from large_problems import layered_problem
-
-from byoc.errors import InputError
-from byoc.numerics import SearchBudget
-from byoc.placement import (
+from placement_searches import (
     Cooling,
     CoverSearch,
     LagrangianRelaxation,
-    ListScheduler,
     LoadAnnealer,
-    Occupancy,
     PairSearch,
-    Perturbation,
-    Placement,
-    Problem,
-    Robust,
     SearchState,
-    Sensitivity,
     SpentBudgetError,
-    Strategy,
     UnitGroups,
-    _perturbation,
     bound_by_paths,
     build_incumbent,
     choose_fusions,
@@ -45,8 +33,22 @@ from byoc.placement import (
     improve_state,
     iterate_chain_splits,
     least_load,
-    perturb_costs,
     split_chain,
+)
+
+from byoc.errors import InputError
+from byoc.numerics import SearchBudget
+from byoc.placement import (
+    ListScheduler,
+    Occupancy,
+    Perturbation,
+    Placement,
+    Problem,
+    Robust,
+    Sensitivity,
+    Strategy,
+    _perturbation,
+    perturb_costs,
 )
 from byoc.placement.strategies import AllSupported, FasterOps, FasterOpsTransfer, TreeDP, _baselines
 

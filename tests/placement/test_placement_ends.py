@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 from helpers.placement_oracle import chain, ints
 from helpers.placement_random import random_problem
+from placement_searches import LoadState, PairSearch, UnitGroups
 
-from byoc.placement import (
-    Fusion,
-    LoadState,
-    Measure,
-    PairSearch,
-    Placement,
-    Problem,
-    UnitGroups,
-    evaluate,
-)
+from byoc.placement import Fusion, Measure, Placement, Problem, evaluate
 from byoc.placement.strategies import (
     Exact,
     Exhaustive,

@@ -9,9 +9,10 @@ from helpers.placement_oracle import SlowCost
 from helpers.placement_random import random_problem
 from helpers.support import sample_cases
 from large_problems import layered_problem
+from placement_searches import LabelExpansion, LagrangianRelaxation
 
 from byoc.numerics import SearchBudget
-from byoc.placement import LabelExpansion, LagrangianRelaxation, Problem, find_violation
+from byoc.placement import Problem, find_violation
 from byoc.placement.strategies import Exact, LaunchAware
 
 

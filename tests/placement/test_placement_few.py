@@ -11,11 +11,12 @@ from helpers.placement_oracle import chain
 from helpers.placement_random import FEATURES, random_problem
 from helpers.support import sample_cases
 from objectives import find_least_load
+from placement_searches import Cooling, LoadAnnealer, UnitGroups
 from test_placement_throughput import occupying
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
-from byoc.placement import Cooling, LoadAnnealer, UnitGroups, find_violation
+from byoc.placement import find_violation
 from byoc.placement.strategies import Throughput
 
 

@@ -12,8 +12,9 @@ from helpers.placement_random import random_problem
 from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placement_searches import choose_fusions
 
-from byoc.placement import Fusion, Placement, Problem, choose_fusions, find_violation, solve_problem
+from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 

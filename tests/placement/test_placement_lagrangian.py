@@ -11,8 +11,9 @@ from helpers.placement_oracle import SlowCost, chain, problems, slow_edges
 from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placement_searches import HostDeviceCuts, LagrangianRelaxation
 
-from byoc.placement import UNLIMITED, Fusion, HostDeviceCuts, LagrangianRelaxation, Problem
+from byoc.placement import UNLIMITED, Fusion, Problem
 
 some = settings(max_examples=examples(100), deadline=None)
 

@@ -8,6 +8,7 @@ import pytest
 from helpers.placement_oracle import chain, ints, limited
 from helpers.placement_random import random_problem
 from optimality import CHEAP
+from placement_searches import find_broken_limit, form_regions
 
 from byoc.errors import InputError
 from byoc.placement import (
@@ -15,9 +16,7 @@ from byoc.placement import (
     Placement,
     Problem,
     describe_ignored,
-    find_broken_limit,
     find_violation,
-    form_regions,
     repair_labels,
 )
 from byoc.placement.strategies import Exact, HostOnly, LaunchAware, MinCut

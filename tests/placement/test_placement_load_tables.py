@@ -10,17 +10,10 @@ import pytest
 from helpers.placement_oracle import chain
 from helpers.placement_random import alike, random_problem
 from helpers.support import sample_cases
+from placement_searches import LoadFrontier, LoadState, PairSearch, UnitGroups, find_device_edges
 
 from byoc.numerics import SearchBudget
-from byoc.placement import (
-    LoadFrontier,
-    LoadState,
-    Occupancy,
-    PairSearch,
-    Problem,
-    UnitGroups,
-    find_device_edges,
-)
+from byoc.placement import Occupancy, Problem
 
 DEVICE = (Occupancy.device,)
 

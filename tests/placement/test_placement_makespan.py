@@ -20,19 +20,17 @@ from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from placement_searches import InferenceSchedule, makespan_lower_bound, restore_order
 
 from byoc.errors import InputError
 from byoc.placement import (
     Fusion,
-    InferenceSchedule,
     ListScheduler,
     Placement,
     Problem,
     evaluate,
     find_violation,
-    makespan_lower_bound,
     order_canonically,
-    restore_order,
 )
 from byoc.placement.strategies import (
     AllSupported,

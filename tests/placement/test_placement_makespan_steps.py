@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 from helpers.placement_dags import random_problem
 from helpers.placement_oracle import chain, ints
+from placement_searches import SearchState, improve_state, least_load, makespan_lower_bound
 
-from byoc.placement import (
-    Fusion,
-    ListScheduler,
-    Problem,
-    SearchState,
-    find_violation,
-    improve_state,
-    least_load,
-    makespan_lower_bound,
-)
+from byoc.placement import Fusion, ListScheduler, Problem, find_violation
 from byoc.placement._list_scheduling import (
     EarliestFinish,
     IdleIntervals,

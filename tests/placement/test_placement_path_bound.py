@@ -9,10 +9,11 @@ from helpers.placement_oracle import thorough
 from helpers.placement_random import random_problem
 from hypothesis import example, given
 from hypothesis import strategies as st
+from placement_searches import bound_by_paths
 from schedule_oracle import slow_makespan
 
 from byoc.numerics import SearchBudget
-from byoc.placement import UNLIMITED, Occupancy, Problem, bound_by_paths
+from byoc.placement import UNLIMITED, Occupancy, Problem
 
 _FEATURES = ("launch", "must", "capacity", "region size")
 

@@ -5,10 +5,10 @@ import pytest
 from helpers.placement_dags import reordered
 from helpers.placement_random import random_problem
 from helpers.support import sample_cases
+from placement_searches import CostSamples
 
 from byoc.errors import InputError
 from byoc.placement import (
-    CostSamples,
     Perturbation,
     Placement,
     Problem,

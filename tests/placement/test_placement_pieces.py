@@ -14,6 +14,7 @@ from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from large_problems import layered_problem
+from placement_searches import UnitGroups, least_load
 
 from byoc.errors import InputError
 from byoc.placement import (
@@ -25,10 +26,8 @@ from byoc.placement import (
     Problem,
     Sensitivity,
     Strategy,
-    UnitGroups,
     evaluate,
     find_violation,
-    least_load,
     limit_time,
     normalize_placement,
     repair_labels,

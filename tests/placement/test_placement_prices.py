@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from helpers.placement_random import random_problem
 from optimality import CHEAP, PRICES
-
-from byoc.placement import (
+from placement_searches import (
     HostDeviceCuts,
-    Problem,
     find_persistent_sides,
-    find_violation,
     form_regions,
     is_contraction_acyclic,
     schedule_launches,
 )
+
+from byoc.placement import Problem, find_violation
 from byoc.placement.strategies import Exact
 
 

@@ -13,8 +13,9 @@ from helpers.placement_oracle import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from placement_searches import form_regions, is_contraction_acyclic
 
-from byoc.placement import Problem, form_regions, is_contraction_acyclic
+from byoc.placement import Problem
 
 
 def graph(units: int, edges: list[tuple[int, int]], devices: int = 1) -> Problem:

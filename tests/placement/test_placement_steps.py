@@ -14,9 +14,10 @@ from helpers.placement_random import FEATURES, random_problem
 from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placement_searches import HostDeviceCuts
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, HostDeviceCuts, Problem, find_violation, repair_labels
+from byoc.placement import Fusion, Problem, find_violation, repair_labels
 from byoc.placement._chain_split import _find_rectangles
 from byoc.placement._form_regions import _LaunchSchedule, schedule_launches
 from byoc.placement._hard_limits import (

@@ -15,22 +15,18 @@ from helpers.placement_random import FEATURES, alike, random_problem
 from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
-
-from byoc.errors import InputError
-from byoc.numerics import SearchBudget
-from byoc.placement import (
-    Fusion,
+from placement_searches import (
     LoadState,
-    Measure,
-    Occupancy,
-    Problem,
     UnitGroups,
     find_device_classes,
-    find_violation,
     form_regions,
     measure_loads,
     split_chain,
 )
+
+from byoc.errors import InputError
+from byoc.numerics import SearchBudget
+from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation
 from byoc.placement.strategies import Exhaustive, HostOnly, Throughput, measure_placement
 
 DEVICE = (Occupancy.device,)

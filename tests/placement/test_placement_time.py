@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from large_problems import layered_problem
+from placement_searches import CoverSearch, LoadFrontier, UnitGroups, split_chain
 
 from byoc.numerics import SearchBudget
-from byoc.placement import CoverSearch, LoadFrontier, UnitGroups, find_violation, split_chain
+from byoc.placement import find_violation
 from byoc.placement.strategies import LaunchAware, Makespan, Throughput, TreeDP
 
 

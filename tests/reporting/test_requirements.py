@@ -110,8 +110,8 @@ def test_a_result_checks_itself() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"min_offload": 1.5}, "min_offload 1.5: not a share from 0 to 1"),
-        ({"min_offload": nan}, "min_offload nan: not a share from 0 to 1"),
+        ({"min_offload": 1.5}, "min_offload 1.5: not a share from 0 to 1; 90 % is 0.9"),
+        ({"min_offload": nan}, "min_offload nan: not a share from 0 to 1; 90 % is 0.9"),
         ({"max_regions": -1}, "max_regions -1: not a number of at least 0"),
         ({"max_slowdown": 0}, "max_slowdown 0: not a ratio above 0"),
         ({"max_slowdown": inf}, "max_slowdown inf: not a ratio above 0"),

@@ -4,7 +4,9 @@ The models are ONNX's own operator tests, as they are, with constants, and with 
 quantized ones that the rules of Ethos-U are held with, in int8, and edges that neither has and the
 toolkit was wrong at. Each is built and run on the toolkit's simulator, whose interpreter
 BYOC_RKNN_PYTHON names. Answers are kept in STORE.jsonl, a line each, and asked for once. `--sample
-COUNT` takes so many models, drawn by `--seed`, `--operators A,B` those of some.
+COUNT` takes so many models, drawn by `--seed`, `--operators A,B` those of some. `--drawn COUNT` makes so
+many others by `--seed`, of random extents, attributes and values, each third in int8: a seed that was
+not used before gives models that nothing was tuned on.
 
 A table follows of how often the rule file (`--rules`, else `rknn-rk3588`) agrees. Floats are right
 within a hundredth of the range, as float16 is verified; values that the file's contract gives up
@@ -17,9 +19,9 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +35,9 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "ethos_u_suite")]
 
 from byoc.codegens.rknn import RKNNOptions, _load_model  # noqa: E402
 from byoc.codegens.rknn.sdk_process import SimulatorRun, find_toolkit  # noqa: E402
+from held_out_cases import make_held_out_cases  # noqa: E402 - needs the path
+from helpers.drawn_nodes import draw_cases  # noqa: E402 - needs the path
+from helpers.one_node_models import OneNode as DrawnNode  # noqa: E402 - needs the path
 from helpers.one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
 from helpers.quantized import list_codes  # noqa: E402 - needs the path
 from one_node import Given, OneNode, Stored, make_case  # noqa: E402 - needs the path
@@ -84,7 +89,32 @@ def list_cases() -> Iterator[Case]:
         if asked and needed and needed == set(asked[0][0]) <= read:  # what is left out has a default
             yield Case(f"{number} {one.source} {one.name}", one.op, one.model, asked)
     quantized = {(each.op, each.name): each for each in (*make_cases(), *list_quantized_edges())}
-    for each in quantized.values():
+    yield from _list_quantized(quantized.values())
+    for size, kernel, step, place in product(_EXTENTS, (1, 2, 3), (2, 3, 4, 5), _PLACES):
+        model = _make_convolution(size, kernel, step, place)
+        image = {"x": np.random.default_rng(1).standard_normal((1, 3, size, size)).astype(np.float32)}
+        name = f"edge {size} by {size}, kernel {kernel}, step {step}, {place}"
+        yield Case(name, "Conv", model, [(image, run_session(open_session(model), image))])
+
+
+def list_drawn_cases(seed: int, count: int) -> Iterator[Case]:
+    """Yield so many models drawn at random, each third quantized."""
+    plain = (one for one in draw_cases(seed, 2 * count) if all(map(_is_promised, _list_values(one))))
+    for one in islice(plain, count - count // 3):
+        data = [(each.inputs, each.expected) for each in one.question.data]
+        yield Case(f"drawn {one.name}", one.op, one.model, data)
+    yield from islice(_list_quantized(make_held_out_cases(seed, 3 * count)), count // 3)
+
+
+def _list_values(one: DrawnNode) -> Iterator[Any]:
+    """Yield the arrays of a model's data."""
+    for data in one.question.data:
+        yield from (*data.inputs.values(), *data.expected.values())
+
+
+def _list_quantized(cases: Iterable[OneNode]) -> Iterator[Case]:
+    """Yield those of int8 that are not too large, with data."""
+    for each in cases:
         if each.name.startswith(("int16", "uint8")) or _count_elements(each.model) > _MOST:
             continue
         try:
@@ -92,11 +122,6 @@ def list_cases() -> Iterator[Case]:
         except ByocError:  # a kernel larger than its image: onnxruntime has nothing to compare with
             continue
         yield Case(f"int8 {each.op} {each.name}", each.op, each.model, data)
-    for size, kernel, step, place in product(_EXTENTS, (1, 2, 3), (2, 3, 4, 5), _PLACES):
-        model = _make_convolution(size, kernel, step, place)
-        image = {"x": np.random.default_rng(1).standard_normal((1, 3, size, size)).astype(np.float32)}
-        name = f"edge {size} by {size}, kernel {kernel}, step {step}, {place}"
-        yield Case(name, "Conv", model, [(image, run_session(open_session(model), image))])
 
 
 def list_quantized_edges() -> Iterator[OneNode]:
@@ -272,10 +297,12 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("--rules", default="rknn-rk3588")
     parser.add_argument("--sample", type=int)
+    parser.add_argument("--drawn", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operators", help="ask of these alone: Relu,Conv")
     asked = parser.parse_args()
-    cases = list(list_cases())
+    drawn = asked.drawn and list_drawn_cases(asked.seed, asked.drawn)
+    cases = list(drawn or list_cases())
     if asked.operators is not None:
         cases = [case for case in cases if case.op in asked.operators.split(",")]
     if asked.sample is not None:

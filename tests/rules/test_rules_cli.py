@@ -46,7 +46,7 @@ def test_check_says_everything_of_every_file(byoc: Cli, tmp_path: Path) -> None:
     [
         (
             "kind: roofline\nname: own\npeak: {default: 1.0e+9}\nbandwidth: 1.0e+9\nlaunch: 20us\n",
-            ": launch: expected a number",
+            ": launch: expected a number without a unit, not '20us': figures are in seconds, ",
         ),
         ("kind: rooflin\n", ": kind: no such kind 'rooflin' (did you mean roofline?); known: "),
         (

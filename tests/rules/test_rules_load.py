@@ -1,9 +1,11 @@
 """Rule files from a path or a name; every mistake in one go, each with its place."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.support import count_calls
 
 from byoc.errors import InputError
 from byoc.rules import load_rules
@@ -277,3 +279,64 @@ def test_a_key_with_line_breaks_is_one_line(tmp_path: Path) -> None:
     path.write_text(HEAD + 'ops: [{op: Relu}]\n"a\\nb\\u2028c": 1\n')
     assert complaints(path).startswith(rf"{path}: a\nb\u2028c: no such key; known: extends, drop, ")
     assert "\n" not in complaints(path)
+
+
+def test_a_file_is_checked_once_in_a_program() -> None:
+    load_rules("dla")
+    count_calls(lambda: load_rules("dla"), 2_000)  # to check it takes 100,000
+    with pytest.raises(AssertionError):
+        count_calls(lambda: load_rules("dla"), 20)  # its content is read in any case
+
+
+def test_what_changes_in_a_file_or_in_one_that_it_extends_is_seen(tmp_path: Path) -> None:
+    base, own = tmp_path / "base.yaml", tmp_path / "own.yaml"
+    own.write_text("extends: base.yaml\ntarget: own\nops: [{op: Add}]\n")
+    for ops in ("[{op: Relu}]", "[{op: Relu}, {op: Erf}]", "[{op: Relu}]"):
+        base.write_text(f"{HEAD}ops: {ops}\n")
+        for _ in range(2):
+            rules = load_rules(str(own)).rules
+            assert [rule.op for rule in rules.ops] == [("Add",), ("Relu",), ("Erf",)][
+                : 1 + ops.count("op:")
+            ]
+    base.write_text(f"{HEAD}ops: [{{op: Rely}}]\n")
+    assert [complaints(own) for _ in range(2)] == [complaints(own)] * 2
+    assert "base.yaml: ops[0].op" in complaints(own)
+    base.write_text(f"{HEAD}ops: [{{op: Relu}}]\n")
+    own.write_text("extends: base.yaml\ntarget: other\n")
+    assert load_rules(str(own)).name == "other"
+    own.write_text("target: 2026-11-30\n")  # a date
+    assert "target" in complaints(own)
+
+
+def test_one_content_under_several_names_has_each_files_places(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"{HEAD}ops: [{{op: Relu}}]\n")
+        (tmp_path / f"{name}_on.yaml").write_text(f"extends: {name}.yaml\n")
+        own, further = (load_rules(str(tmp_path / f"{name}{end}.yaml")) for end in ("", "_on"))
+        assert own.source == str(tmp_path / f"{name}.yaml")
+        assert own.folder == tmp_path
+        assert further.locate("ops[0]") == f"{name}.yaml: ops[0]"
+
+
+def test_a_changed_composite_of_the_library_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "shelf" / "composites"
+    package.mkdir(parents=True)
+    (tmp_path / "shelf" / "__init__.py").touch()
+    info = tmp_path / "shelf-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[byoc.annotations]\nshelf = shelf\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rules = tmp_path / "own.yaml"
+    rules.write_text(f"{HEAD}ops: [{{op: [Relu, Sigmoid]}}]\ncomposites: [{{library: own_relu}}]\n")
+    assert "no composite 'own_relu'" in complaints(rules)
+    shelf = package / "own.yaml"
+    for seconds, pattern in enumerate(("y = Relu(x)", "y = Sigmoid(x)")):
+        entry = f"{{name: own_relu, description: one, pattern: '{pattern}'}}"
+        shelf.write_text(f"composites: [{entry}]\n")
+        os.utime(shelf, (seconds, seconds))
+        assert load_rules(str(rules)).patterns[0].texts == (pattern,)
+    shelf.unlink()
+    assert "no composite 'own_relu'" in complaints(rules)

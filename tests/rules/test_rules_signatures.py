@@ -223,3 +223,18 @@ def test_a_quantized_node_is_tried_once_for_graphs_that_differ_in_scales(
         tried.append(count_trials(prepare_model(parse(text), "test").index, shared, monkeypatch))
     assert len(tried[0]) > 2
     assert not tried[1]
+
+
+def test_known_marks_do_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two graphs are annotated in turn, node by node, while the known marks begin anew."""
+    monkeypatch.setattr("byoc.rules._rule_loading._MOST_KNOWN", 10)
+    shared, ops = target("ops: [{op: Relu}]"), ("Relu", "Abs")
+    for extent in range(1, 9):
+        graphs = [
+            index_of(f"g (float[{n}] x) => (float[{n}] y) {{ a = {first}(x) y = {last}(a) }}")
+            for n, first, last in ((extent, *ops), (extent + 8, *reversed(ops)))
+        ]
+        turns = [Annotator(shared, index) for index in graphs]
+        marks = [[bool(each.annotate_node(number).verdict) for each in turns] for number in (0, 1)]
+        assert marks == [[True, False], [False, True]]
+        assert len(shared.open_known_marks().numbers) < 30

@@ -35,6 +35,7 @@ from byoc.codegen import (
 )
 from byoc.onnxrt import get_session_settings
 from byoc.runtime import NoneFitsError, RegionFailedError, RegionNotHereError, VariantSession
+from byoc.support import format_options, list_installed
 
 # Machines that are simulated: two accelerators, each with a driver of a version, or without one.
 
@@ -510,6 +511,25 @@ def test_an_artifact_of_another_version_is_said_to_be_compiled_again(
             byoc.load(tmp_path / "b", trust=True, isolate=False)
 
 
+@pytest.mark.parametrize("made_by", ["reference", "c"])
+@pytest.mark.parametrize("name", sorted(list_installed("byoc.codegens")))
+def test_an_artifact_of_another_codegen_is_one_sentence(name: str, made_by: str, tmp_path: Path) -> None:
+    cut(parse(DEVICE_ONLY), tmp_path / "b", codegen=made_by, verify=False, sign=False)
+    content = json.loads((tmp_path / "b/manifest.json").read_text())
+    content["variants"][0]["regions"][0]["codegen"] = name
+    (tmp_path / "b/manifest.json").write_text(json.dumps(content))
+    (variant,) = byoc.find_fitting(tmp_path / "b").variants
+    told = str(variant.verdict)
+    try:
+        byoc.load(tmp_path / "b", trust=True, isolate=False)
+    except byoc.ByocError as error:  # what compiles a region again from its ONNX loads it
+        assert not variant.verdict  # asking and loading agree
+        told += str(error)
+        if isinstance(error, RegionFailedError):
+            assert not error.defect
+    assert "failed with" not in told
+
+
 def test_the_verbs_say_it(tmp_path: Path, byoc: Any) -> None:
     onnx.save(parse(CHAIN), tmp_path / "m.onnx")
     given = [
@@ -548,7 +568,8 @@ def test_a_codegen_in_a_process_of_its_own_says_the_same() -> None:
     codegens = Codegens(Isolation())
     with closing(codegens):
         isolated: Any = codegens.find("openvino")
-        for metadata in ({}, {"device": "GPU", "openvino": "2020.1-x"}):
+        options = format_options(OpenVINO.Options())
+        for metadata in (options, {**options, "device": "GPU", "openvino": "2020.1-x"}):
             assert isolated.find_fit(("region.blob",), metadata) == OpenVINO().find_fit(
                 ["region.blob"], metadata
             )

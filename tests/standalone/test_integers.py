@@ -108,6 +108,23 @@ def add_products(net: QuantizedModel) -> None:
     net.add("MatMul", net.read((2, 5, 9)), net.read((2, 9, 6), 0.02), scale=0.1)
 
 
+def add_windows(net: QuantizedModel) -> None:
+    """Add depthwise convolutions of each stride and dilation, of windows and images of many sizes."""
+    for number in range(24):
+        stride, dilation = [1 + number % 3] * 2, [1 + number // 3 % 2, 1 + number // 6 % 2]
+        kernel = tuple(int(each) for each in net.random.integers(1, 6, 2))
+        image = tuple(int(each) for each in net.random.integers(9, 15 if number % 2 else 45, 2))
+        groups = int(net.random.integers(1, 4))
+        weights = (groups * (1 + number % 2), 1, *kernel)
+        pads = [int(each) for each in net.random.integers(0, 3, 4)]
+        net.add(
+            "Conv", net.read((1, groups, *image)), net.weigh(weights, 0), group=groups, strides=stride,
+            dilations=dilation, pads=pads, scale=0.25,
+        )  # fmt: skip
+    net.add("Conv", net.read((1, 2, 30, 70)), net.weigh((2, 1, 2, 66)), group=2, scale=0.9)
+    net.add("Conv", net.read((1, 2, 33, 30)), net.weigh((2, 1, 15, 18)), group=2, scale=0.9)
+
+
 def add_others(net: QuantizedModel) -> None:
     """Add sums, products of elements, pools, tables, and what moves integers."""
     for op, scale in (("Add", 0.06), ("Mul", 0.04)):
@@ -128,6 +145,19 @@ def add_others(net: QuantizedModel) -> None:
     net.add("Resize", net.read((1, 2, 3, 4), 0.5, zero), "", sizes, mode="nearest")
     for op in ("Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "Erf", "Relu"):
         net.add(op, net.read((3, 5)), scale=0.02)
+    add_parts(net)
+
+
+def add_parts(net: QuantizedModel) -> None:
+    """Add functions in several quantized operators of one tensor, as HardSwish is for onnxruntime."""
+    for op, scale in (("HardSigmoid", 0.02), ("Sigmoid", 0.02), ("Relu", 0.05)):
+        x = net.read((2, 3, 5), 0.05)
+        part = f"part_{len(net.graph.node)}"
+        net.graph.node.append(helper.make_node(op, [x], [part]))
+        zero = np.array(0 if net.dtype == "uint8" else -128, net.dtype)
+        read = [part, net.store(np.float32(1 / 255), "scale"), net.store(zero, "zero")]
+        net.graph.node.append(helper.make_node("QuantizeLinear", read, [f"{part}_q"]))
+        net.add("Mul", x, net.dequantize(f"{part}_q", np.float32(1 / 255), zero), scale=scale)
 
 
 def draw_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -163,6 +193,7 @@ def test_integers_are_those_of_the_definition(tmp_path: Path) -> None:
     for dtype in TYPES:
         net.dtype = dtype
         add_products(net)
+        add_windows(net)
         add_others(net)
     model = net.build()
 

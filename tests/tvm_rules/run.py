@@ -11,7 +11,8 @@ compiles for extents that are known.
 A table follows of how often RULES agree with TVM; the exit code is 1 where the goal is missed.
 `--every N` takes one model in N, `--operators A,B` those of some operators, `--sources` some of `tests`,
 `light`, `values`, `attributes`, `stored`, which are those of other attributes with constants, and
-`halves`, which are the tests of float32 in float16 and bfloat16.
+`halves`, which are the tests of float32 in float16 and bfloat16. `--drawn COUNT` makes so many others
+by `--seed`, of random extents, attributes and values, on which nothing was tuned.
 """
 
 import argparse
@@ -32,6 +33,7 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "value_suite")]
 
 from exact_values import DTYPES  # noqa: E402
 from helpers.asking import Answer, Data, Question  # noqa: E402 - needs the path
+from helpers.drawn_nodes import draw_cases  # noqa: E402 - needs the path
 from helpers.one_node_models import (  # noqa: E402
     OneNode,
     attribute_tests,
@@ -171,12 +173,15 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--sources", default=",".join(SOURCES))
     parser.add_argument("--operators", help="ask of these alone: Relu,Conv")
+    parser.add_argument("--drawn", type=int, help="so many models drawn at random in their place")
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     os.environ["MALLOC_PERTURB_"] = "165"  # read by the C library of processes that are started
     target = load_rules(asked.rules)
     sources = asked.sources.split(",")
-    drawn = [case for source in sources for case in SOURCES[source](asked.every, target)]
-    cases = [case for case in drawn if case.model.graph.input]
+    drawn = asked.drawn and draw_cases(asked.seed, asked.drawn)
+    made = drawn or [case for source in sources for case in SOURCES[source](asked.every, target)]
+    cases = [case for case in made if case.model.graph.input]
     if asked.operators is not None:
         cases = [case for case in cases if case.op in asked.operators.split(",")]
     judged = list(judge(cases, target, asked.store))

@@ -5,20 +5,11 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.boundary.contracts._boundary_nodes import (
-        UNKNOWN_LAYOUT,
-        AxisStep,
-        AxisTerm,
-        AxisTerms,
-        RegionContext,
-        is_conversion,
-    )
-    from byoc.boundary.contracts._contract_check import HostGraph, HostView, check_contracts
+    from byoc.boundary.contracts._boundary_nodes import UNKNOWN_LAYOUT, RegionContext, is_conversion
+    from byoc.boundary.contracts._contract_check import check_contracts
     from byoc.boundary.contracts._region_view import (
-        ContractError,
         RegionContracts,
         TensorContract,
-        TensorView,
         find_convolution_weights,
         pack_weight,
         read_region_contracts,

@@ -40,7 +40,7 @@ from byoc.codegen.drivers._driver_structures import (
     make_texts,
 )
 from byoc.errors import ByocError, InputError
-from byoc.support import build_shared_library
+from byoc.support import build_shared_library, describe_missing_file
 
 __all__ = [
     "DONE",
@@ -151,7 +151,7 @@ class DriverLibrary:
             get = self._library.byoc_get_driver
         except OSError as error:
             if not path.exists():
-                raise InputError(f"{path}: no such file") from None
+                raise InputError(describe_missing_file(path)) from None
             raise InputError(f"{path}: not a library that can be loaded: {error}") from None
         except AttributeError:
             raise InputError(f"{path}: not a driver: it has no byoc_get_driver") from None

@@ -23,6 +23,7 @@ from byoc.support import (
     CODEGENS,
     COST_MODELS,
     check_type,
+    describe_missing_folder,
     find_files,
     get_distribution,
     list_installed,
@@ -83,7 +84,7 @@ def _write_package(contents: Mapping[str, str], folder: Path) -> list[Path]:
     """Write files into a new folder, or beside the files of one. Raises InputError, and OSError."""
     place = folder.absolute()
     if not place.parent.is_dir():
-        raise InputError(f"{folder}: cannot be written: there is no folder '{folder.parent}'")
+        raise InputError(f"{folder}: cannot be written: {describe_missing_folder(folder.parent)}")
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder}: is no folder, and is left as it is (--into DIR names another)")
     there = [path for path in contents if (place / path).exists() or (place / path).is_symlink()]

@@ -198,11 +198,11 @@ def _concat(node: KnownNode) -> Array | None:
         return None
 
 
-def read_axes(node: KnownNode, position: int = 1) -> list[int] | None:
-    """Return the axes that an attribute or an input gives; None if they are not known or left out."""
+def read_axes(node: KnownNode) -> list[int] | None:
+    """Return the axes that the attribute or the second input gives; None if left out or not known."""
     axes = node.attributes.get("axes")
     if axes is None:
-        axes = list_elements(node.get_value(position))
+        axes = list_elements(node.get_value(1))
     return axes if axes is None or all(isinstance(axis, int) for axis in axes) else None
 
 

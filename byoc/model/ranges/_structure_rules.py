@@ -38,10 +38,6 @@ def _move(node: RangedNode) -> TensorRange:
     return node.get(0).drop_parts()
 
 
-def _join(node: RangedNode) -> TensorRange:
-    return TensorRange(join_all(found.whole for found in node.get_all()))
-
-
 def _move_with_zeros(node: RangedNode) -> TensorRange:
     return TensorRange(node.get(0).whole.join(Interval(0, 0)))
 

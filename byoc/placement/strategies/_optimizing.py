@@ -255,7 +255,7 @@ class LaunchAware:
     """Take the best that Lagrangian minimum cuts, cheap strategies and an integer program find.
     At most `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
     `byoc.placement._lower_bounds`) give labels and a bound; with several accelerators or limits,
-    moves of many units at once come before and after (see `byoc.placement.LabelExpansion`).
+    moves of many units at once come before and after (see `byoc.placement._host_device_cut`).
     Where the bound does not prove that a placement is optimal, the cheap strategies follow, and if units
     times accelerators are at most
     `small`, a mixed integer program (see `exact`), of at most `nodes` branch-and-bound nodes. Small

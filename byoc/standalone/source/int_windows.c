@@ -2,137 +2,188 @@
  * two operands, tables, and the steps from floats and back. See kernels.h. */
 #include "rounding.h"
 
-#define LINE 64      /* results that are rounded at once */
-#define MOST_TAPS 64 /* the columns of a window */
+#define LINE 64        /* results that are rounded at once */
+#define MOST_TERMS 128 /* the pairs of a window */
 
-/* Sums of a window's products: where vectors have floats, those that are exact in them, as sums below 2^24 are. */
-#if LANES > 1
-typedef float number;
-#else
-typedef int32_t number;
-#endif
+/* Two neighbours of a window's row, or one with a weight of 0 behind it: where they are read for the first sum. */
+typedef struct term {
+    int32_t offset;
+    int16_t weights[2];
+} term;
 
-/* Store sums of a plane, a multiple of 16, with their bias, in its scale and with its offset. Bytes may lie over the
- * sums from their beginning on. */
-static void store_sums(const kernel_rounding *rounding, const number *sums, int32_t count, int32_t bias, float scale,
-                       float offset, byte *to) {
-    const kernel_rounding with = *rounding;
-    float values[WIDTH];
-    for (int32_t done = 0; done < count; done += WIDTH) {
-        for (int32_t i = 0; i < WIDTH; i++) {
-            values[i] = (float)((int32_t)sums[done + i] + bias) * scale + offset;
-        }
-        round_values(&with, values, to + done);
+/* Widen bytes to 16 bits, less a zero point; `count` is a constant where this is called. */
+INLINE void widen(const byte *restrict from, byte flip, int16_t zero, int32_t count, int16_t *restrict to) {
+    for (int32_t i = 0; i < count; i++) {
+        to[i] = (int16_t)((int16_t)(byte)(from[i] ^ flip) - zero);
     }
 }
 
 /* Copy rows of an image from `first` on, less the zero point, to rows of `width` numbers, which have zeros around the
  * image already; rows outside of it become zeros. */
 static void copy_inside(const kernel_conv *conv, const byte *x, int32_t flip, int32_t zero, int32_t first, int32_t rows,
-                        int32_t width, number *to) {
+                        int32_t width, int16_t *to) {
     const int32_t left = conv->window.left, cols = least(conv->in_cols, width - left);
+    const byte changed = (byte)flip;
+    const int16_t less = (int16_t)zero;
     for (int32_t row = first; row < first + rows; row++, to += width) {
         if (row < 0 || row >= conv->in_rows) {
             memset(to, 0, (size_t)width * sizeof *to);
             continue;
         }
         const byte *restrict from = x + (ptrdiff_t)row * conv->in_cols;
-        number *restrict inside = to + left;
-        for (int32_t i = 0; i < cols; i++) {
-            inside[i] = (number)((from[i] ^ flip) - zero);
+        int16_t *restrict inside = to + left;
+        if (cols < 8) {
+            widen(from, changed, less, cols, inside);
+            continue;
         }
-    }
-}
-
-/* Add the places of one row of a window, `taps` of them, to a line of sums; `taps` is a constant where this is
- * called. */
-static inline void add_taps(const number *restrict x, const number *restrict weights, number *restrict y,
-                            int32_t taps, int32_t dilation, int32_t stride, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        number sum = y[i];
-        for (int32_t tap = 0; tap < taps; tap++) {
-            sum += weights[tap] * x[i * stride + tap * dilation];
+        for (int32_t i = 0; i < cols - 8; i += 8) {
+            widen(from + i, changed, less, 8, inside + i);
         }
-        y[i] = sum;
-    }
-}
-
-static void add_window_row(const kernel_window *window, const number *x, const number *weights, number *y,
-                           int32_t count) {
-    const int32_t dilation = window->col_dilation, stride = window->col_stride;
-    if (window->cols == 3 && dilation == 1 && stride == 1) {
-        add_taps(x, weights, y, 3, 1, 1, count);
-    } else if (window->cols == 5 && dilation == 1 && stride == 1) {
-        add_taps(x, weights, y, 5, 1, 1, count);
-    } else if (window->cols == 3 && dilation == 1 && stride == 2) {
-        add_taps(x, weights, y, 3, 1, 2, count);
-    } else if (window->cols == 5 && dilation == 1 && stride == 2) {
-        add_taps(x, weights, y, 5, 1, 2, count);
-    } else {
-        for (int32_t col = 0; col < window->cols; col++) {
-            add_taps(x + (ptrdiff_t)col * dilation, weights + col, y, 1, 1, stride, count);
-        }
+        widen(from + cols - 8, changed, less, 8, inside + cols - 8);
     }
 }
 
 /* A channel of a convolution: its weights, and what becomes of its sums. */
 typedef struct channel {
-    const byte *weights;
-    int32_t weight_zero, bias;
+    term terms[MOST_TERMS];
+    int32_t count, stride, bits, bias;
     float scale, offset;
+    limits within;
 } channel;
 
-/* Store the sums of a band of `rows` rows, of which `count` are computed. */
-static void store_band(const kernel_int_conv *it, const kernel_bands *in, int32_t rows, int32_t count, const channel *of,
-                       byte *y) {
-    const int32_t cols = it->conv.out_cols;
-    const number *sums = in->sums;
-    byte *made = in->sums;
-    if (it->rounding.bits == 8) {
-        store_sums(&it->rounding, sums, count, of->bias, of->scale, of->offset, made);
-        for (int32_t row = 0; row < rows; row++) {
-            memcpy(y + (ptrdiff_t)row * cols, made + (ptrdiff_t)row * in->pitch, (size_t)cols);
-        }
-        return;
-    }
-    for (int32_t row = 0; row < rows; row++) {
-        for (int32_t i = 0; i < cols; i++, y += 4) {
-            const int32_t whole = (int32_t)sums[row * in->pitch + i] + of->bias;
-            memcpy(y, &whole, sizeof whole);
+/* Read the weights of a channel. */
+static void read_terms(const kernel_int_conv *it, const byte *weights, int32_t zero, int32_t width, channel *of) {
+    const kernel_window *window = &it->conv.window;
+    const int32_t step = window->col_dilation == 1 ? 2 : 1;
+    of->count = 0;
+    for (int32_t row = 0; row < window->rows; row++, weights += window->cols) {
+        for (int32_t col = 0; col < window->cols; col += step) {
+            term *made = &of->terms[of->count++];
+            made->offset = row * window->row_dilation * width + col * window->col_dilation;
+            made->weights[0] = (int16_t)((weights[col] ^ it->weight_flip) - zero);
+            made->weights[1] = 0;
+            if (step == 2 && col + 1 < window->cols) {
+                made->weights[1] = (int16_t)((weights[col + 1] ^ it->weight_flip) - zero);
+            }
         }
     }
 }
 
-/* Convolve one plane, band by band, as kernel_convolve_depthwise does. */
+#if LANES > 1
+/* Add up 16 sums of windows that move by one or two pixels. Pairs that lie in a vector are those of every second
+ * sum where they move by one: then the first half of the vectors are the even sums, the other the odd ones. */
+INLINE void add_terms(const channel *of, const int16_t *x, ptrdiff_t odd, lanes *made) {
+    memset(made, 0, VECS * sizeof *made);
+    for (int32_t t = 0; t < of->count; t++) {
+        const int16_t *from = x + of->terms[t].offset;
+        int32_t pair;
+        memcpy(&pair, of->terms[t].weights, sizeof pair);
+        UNROLLED
+        for (int32_t v = 0; v < VECS; v++) {
+            const ptrdiff_t at = v < VECS / 2 ? (ptrdiff_t)v * 2 * LANES : odd + (ptrdiff_t)(v - VECS / 2) * 2 * LANES;
+            lanes read;
+            memcpy(&read, from + at, sizeof read);
+            made[v] = ADD_PAIRS(made[v], REPEAT(pair), read);
+        }
+    }
+}
+
+/* Make 16 results of 8 bits of windows that move by one or two pixels. */
+INLINE void compute_block(const channel *of, const int16_t *x, byte *to) {
+    const int32_t single = of->stride == 1;
+    lanes made[VECS];
+    reals values[VECS];
+    if (single) {
+        add_terms(of, x, 1, made);
+    } else {
+        add_terms(of, x, WIDTH, made);
+    }
+    UNROLLED
+    for (int32_t v = 0; v < VECS; v++) {
+        const reals sums = TO_REALS(ADD_LANES(made[v], REPEAT(of->bias)));
+        values[v] = REAL(add)(REAL(mul)(sums, REAL(set1)(of->scale)), REAL(set1)(of->offset));
+    }
+    if (single) {
+        store_by_turns(&of->within, values, to);
+    } else {
+        store_reals(&of->within, values, to);
+    }
+}
+#endif
+
+/* Add up at most 16 sums. */
+static void sum_terms(const channel *of, const int16_t *x, int32_t count, int32_t *restrict sums) {
+    const int32_t stride = of->stride;
+    memset(sums, 0, WIDTH * sizeof *sums);
+    for (int32_t t = 0; t < of->count; t++) {
+        const int16_t *restrict from = x + of->terms[t].offset;
+        const int16_t one = of->terms[t].weights[0], other = of->terms[t].weights[1];
+        if (stride == 1) {
+            for (int32_t i = 0; i < WIDTH; i++) {
+                sums[i] += one * from[i] + other * from[i + 1];
+            }
+        } else if (stride == 2) {
+            for (int32_t i = 0; i < WIDTH; i++) {
+                sums[i] += one * from[2 * i] + other * from[2 * i + 1];
+            }
+        } else {
+            for (int32_t i = 0; i < count; i++) {
+                sums[i] += one * from[i * stride] + other * from[i * stride + 1];
+            }
+        }
+    }
+}
+
+/* Make `count` neighbouring results; to those of 8 bits up to 15 more are written. */
+static void compute_line(const channel *of, const int16_t *x, int32_t count, byte *to) {
+    for (int32_t done = 0; done < count; done += WIDTH) {
+        const int32_t many = least(WIDTH, count - done);
+        const int16_t *from = x + (ptrdiff_t)done * of->stride;
+        int32_t sums[WIDTH];
+#if LANES > 1
+        if (of->bits == 8 && of->stride <= 2) {
+            compute_block(of, from, to + done);
+            continue;
+        }
+#endif
+        sum_terms(of, from, many, sums);
+        if (of->bits == 8) {
+            float values[WIDTH];
+            for (int32_t i = 0; i < WIDTH; i++) {
+                values[i] = (float)(sums[i] + of->bias) * of->scale + of->offset;
+            }
+            round_values(&of->within, values, to + done);
+            continue;
+        }
+        for (int32_t i = 0; i < many; i++) {
+            sums[i] += of->bias;
+        }
+        memcpy(to + (ptrdiff_t)done * 4, sums, (size_t)many * sizeof *sums);
+    }
+}
+
+/* Convolve one plane, band by band, as kernel_convolve_depthwise does, with numbers of 16 bits. */
 static void convolve_plane(const kernel_int_conv *it, const kernel_bands *in, const byte *x, int32_t x_zero,
                            const channel *of, byte *y) {
     const kernel_conv *conv = &it->conv;
     const kernel_window *window = &conv->window;
-    const int32_t width = in->width, pitch = in->pitch;
-    number *padded = in->padded, *made = in->sums;
-    number taps[MOST_TAPS];
+    const int32_t size = of->bits / 8, cols = conv->out_cols;
+    int16_t *padded = in->padded;
+    byte *made = in->sums;
     for (int32_t first = 0; first < conv->out_rows; first += in->rows) {
-        const int32_t rows = least(in->rows, conv->out_rows - first), sums = (rows - 1) * pitch + conv->out_cols;
-        const int32_t count = (sums + KERNEL_SPARE - 1) / KERNEL_SPARE * KERNEL_SPARE;
+        const int32_t rows = least(in->rows, conv->out_rows - first);
         const int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-        copy_inside(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, width, padded);
-        memset(made, 0, (size_t)count * sizeof *made);
-        for (int32_t down = 0; down < window->rows; down++) {
-            const number *from = padded + (ptrdiff_t)down * window->row_dilation * width;
-            for (int32_t i = 0; i < window->cols; i++) {
-                taps[i] = (number)((of->weights[down * window->cols + i] ^ it->weight_flip) - of->weight_zero);
-            }
-            if (in->together) {
-                add_window_row(window, from, taps, made, count);
-                continue;
-            }
-            for (int32_t row = 0; row < rows; row++) {
-                add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, taps,
-                               made + (ptrdiff_t)row * pitch, conv->out_cols);
-            }
+        copy_inside(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, in->width, padded);
+        if (in->together) {
+            compute_line(of, padded, (rows - 1) * in->pitch + cols, made);
         }
-        store_band(it, in, rows, count, of, y);
-        y += (ptrdiff_t)rows * conv->out_cols * (it->rounding.bits / 8);
+        for (int32_t row = 0; row < rows; row++, y += (ptrdiff_t)cols * size) {
+            byte *line = in->together ? made + (ptrdiff_t)row * in->pitch * size : made;
+            if (!in->together) {
+                compute_line(of, padded + (ptrdiff_t)row * window->row_stride * in->width, cols, line);
+            }
+            copy_bytes(y, line, cols * size);
+        }
     }
 }
 
@@ -147,13 +198,17 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
     const kernel_bands in = kernel_find_bands(conv, scratch);
     const byte *from = x;
     byte *to = y;
+    channel of;
+    of.stride = conv->window.col_stride;
+    of.bits = it->rounding.bits;
+    of.within = find_limits(&it->rounding);
     for (int32_t image = 0; image < conv->images; image++) {
         for (int32_t group = 0; group < conv->groups; group++, from += in_plane) {
             for (int32_t each = 0; each < conv->out_channels; each++, to += out_plane) {
-                const int32_t number_of = group * conv->out_channels + each, at = it->rounding.step * number_of;
-                channel of = {(const byte *)weights + number_of * area, 0, 0, 1, 0};
-                of.weight_zero = read_zero(weight_zeros, it->zeros * number_of, it->weight_flip);
-                of.bias = bias ? bias[number_of] : 0;
+                const int32_t number = group * conv->out_channels + each, at = it->rounding.step * number;
+                const int32_t weight_zero = read_zero(weight_zeros, it->zeros * number, it->weight_flip);
+                read_terms(it, (const byte *)weights + number * area, weight_zero, in.width, &of);
+                of.bias = bias ? bias[number] : 0;
                 of.scale = scales ? scales[at] : 1;
                 of.offset = offsets ? offsets[at] : 0;
                 convolve_plane(it, &in, from, zero, &of, to);
@@ -167,6 +222,7 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
 INLINE void compute_lines(const kernel_int_pair *pair, const byte *a, const byte *b, int32_t step, int32_t adds,
                           byte *to) {
     const kernel_int_pair with = *pair;
+    const limits within = find_limits(&with.rounding);
     const byte a_flip = (byte)with.a_flip, b_flip = (byte)with.b_flip;
     const int16_t a_zero = (int16_t)with.a_zero, b_zero = (int16_t)with.b_zero;
     float values[LINE] = {0};
@@ -180,7 +236,7 @@ INLINE void compute_lines(const kernel_int_pair *pair, const byte *a, const byte
                                  : (float)(one * other) * with.a_scale;
             }
             for (int32_t i = 0; i < many; i += WIDTH) {
-                round_some(&with.rounding, values + i, least(WIDTH, many - i), to + i);
+                round_some(&within, values + i, least(WIDTH, many - i), to + i);
             }
             a += many;
             to += many;
@@ -277,9 +333,39 @@ static int32_t count_places(span inside, int32_t counts, int32_t size, int32_t d
 }
 
 static int32_t sum_bytes(const byte *from, int32_t count, int32_t flip) {
-    int32_t sum = 0;
-    for (int32_t i = 0; i < count; i++) {
+    int32_t sum = 0, i = 0;
+#if LANES > 1
+    const __m128i changed = _mm_set1_epi8((char)flip);
+    __m128i total = _mm_setzero_si128();
+    for (; i < count - 15; i += 16) {
+        const __m128i read = _mm_xor_si128(_mm_loadu_si128((const void *)(from + i)), changed);
+        total = _mm_add_epi64(total, _mm_sad_epu8(read, _mm_setzero_si128()));
+    }
+    sum = _mm_cvtsi128_si32(total) + _mm_cvtsi128_si32(_mm_srli_si128(total, 8));
+#endif
+    for (; i < count; i++) {
         sum += from[i] ^ flip;
+    }
+    return sum;
+}
+
+/* Add up the places of a window that are inside; whole rows are one behind another. */
+static int32_t sum_window(const kernel_int_pool *it, const byte *from, span rows, span cols) {
+    const kernel_window *w = &it->pool.window;
+    const int32_t in_cols = it->pool.in_cols, high = rows.end - rows.first, wide = cols.end - cols.first;
+    int32_t sum = 0;
+    if (wide == in_cols && w->row_dilation == 1 && w->col_dilation == 1) {
+        return sum_bytes(from + (ptrdiff_t)(rows.start + rows.first) * in_cols, high * wide, it->flip);
+    }
+    for (int32_t down = rows.first; down < rows.end; down++) {
+        const byte *line = from + (ptrdiff_t)(rows.start + down * w->row_dilation) * in_cols;
+        if (w->col_dilation == 1) {
+            sum += sum_bytes(line + cols.start + cols.first, wide, it->flip);
+            continue;
+        }
+        for (int32_t i = cols.first; i < cols.end; i++) {
+            sum += line[cols.start + i * w->col_dilation] ^ it->flip;
+        }
     }
     return sum;
 }
@@ -287,6 +373,7 @@ static int32_t sum_bytes(const byte *from, int32_t count, int32_t flip) {
 void kernel_pool_average_int(const kernel_int_pool *it, const void *x, void *y) {
     const kernel_pool *pool = &it->pool;
     const kernel_window *w = &pool->window;
+    const limits within = find_limits(&it->rounding);
     const byte *from = x;
     byte *to = y;
     for (int32_t plane = 0; plane < pool->planes; plane++, from += (ptrdiff_t)pool->in_rows * pool->in_cols) {
@@ -299,20 +386,10 @@ void kernel_pool_average_int(const kernel_int_pool *it, const void *x, void *y) 
                 const int32_t wide = count_places(cols, pool->padding_counts, w->cols, w->col_dilation,
                                                   pool->in_cols + pool->right);
                 const int32_t inside = (rows.end - rows.first) * (cols.end - cols.first);
-                int32_t sum = -inside * it->zero;
-                for (int32_t down = rows.first; down < rows.end; down++) {
-                    const byte *line = from + (ptrdiff_t)(rows.start + down * w->row_dilation) * pool->in_cols;
-                    if (w->col_dilation == 1) {
-                        sum += sum_bytes(line + cols.start + cols.first, cols.end - cols.first, it->flip);
-                        continue;
-                    }
-                    for (int32_t i = cols.first; i < cols.end; i++) {
-                        sum += line[cols.start + i * w->col_dilation] ^ it->flip;
-                    }
-                }
+                int32_t sum = sum_window(it, from, rows, cols) - inside * it->zero;
                 const float mean = (float)sum * it->scale / (float)(high * wide);
                 const float values[WIDTH] = {mean};
-                round_some(&it->rounding, values, 1, to);
+                round_some(&within, values, 1, to);
             }
         }
     }
@@ -321,6 +398,7 @@ void kernel_pool_average_int(const kernel_int_pool *it, const void *x, void *y) 
 void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table, void *y) {
     const byte *from = x, *values = table;
     byte *to = y;
+    UNROLLED
     for (int64_t i = 0; i < (int64_t)matrix->rows * matrix->cols; i++) {
         to[i] = values[from[i]];
     }
@@ -329,6 +407,7 @@ void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table,
 void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y) {
     const kernel_int_steps with = *steps;
     const kernel_rounding rounding = {8, with.zero, 0, 255, with.flip, 0};
+    const limits within = find_limits(&rounding);
     byte *to = y;
     float values[WIDTH] = {0};
     for (int32_t done = 0; done < with.count; done += WIDTH) {
@@ -336,7 +415,7 @@ void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y) {
         for (int32_t i = 0; i < many; i++) {
             values[i] = x[done + i] / with.scale;
         }
-        round_some(&rounding, values, many, to + done);
+        round_some(&within, values, many, to + done);
     }
 }
 

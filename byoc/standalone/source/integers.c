@@ -17,8 +17,14 @@
 static void widen_row(const byte *restrict from, int32_t depth, int32_t flip, int32_t zero, int16_t *restrict to) {
     const byte changed = (byte)flip;
     const int16_t less = (int16_t)zero;
-    for (int32_t k = 0; k < depth; k++) {
-        to[k] = (int16_t)((int16_t)(byte)(from[k] ^ changed) - less);
+    if (flip == 128 && zero == 128) { /* int8 as it is */
+        for (int32_t k = 0; k < depth; k++) {
+            to[k] = ((const signed char *)from)[k];
+        }
+    } else {
+        for (int32_t k = 0; k < depth; k++) {
+            to[k] = (int16_t)((int16_t)(byte)(from[k] ^ changed) - less);
+        }
     }
     if (depth % 2) {
         to[depth] = 0;
@@ -154,8 +160,8 @@ static void read_rounding(const int_block *it, int32_t channel, int32_t several,
     }
 }
 
-INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row,
-                       int32_t col) {
+INLINE void store_line(const int_block *it, const limits *within, const int32_t *sums, const line_rounding *with,
+                       int32_t row, int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
     byte *c = it->c + (row * it->c_row + col) * size;
     if (size > 1) {
@@ -164,40 +170,33 @@ INLINE void store_line(const int_block *it, const int32_t *sums, const line_roun
     }
 #if LANES > 1
     reals values[VECS];
+    byte made[WIDTH];
     UNROLLED
     for (int32_t v = 0; v < VECS; v++) {
-        const ptrdiff_t at = (ptrdiff_t)v * LANES;
         lanes sum, bias;
-        memcpy(&sum, sums + at, sizeof sum);
-        memcpy(&bias, with->biases + at, sizeof bias);
-        values[v] = REAL(mul)(TO_REALS(ADD_LANES(sum, bias)), REAL(loadu)(with->scales + at));
-        if (it->offsets) {
-            values[v] = REAL(add)(values[v], REAL(loadu)(with->offsets + at));
-        }
+        memcpy(&sum, sums + (ptrdiff_t)v * LANES, sizeof sum);
+        memcpy(&bias, with->biases + (ptrdiff_t)v * LANES, sizeof bias);
+        const reals scaled = REAL(mul)(TO_REALS(ADD_LANES(sum, bias)), REAL(loadu)(with->scales + (ptrdiff_t)v * LANES));
+        values[v] = REAL(add)(scaled, REAL(loadu)(with->offsets + (ptrdiff_t)v * LANES));
     }
     if (width == WIDTH) {
-        round_reals(it->rounding, values, c);
+        store_reals(within, values, c);
     } else {
-        byte made[WIDTH];
-        round_reals(it->rounding, values, made);
-        memcpy(c, made, (size_t)width);
+        store_reals(within, values, made);
+        copy_bytes(c, made, width);
     }
 #else
     float values[WIDTH];
     for (int32_t i = 0; i < WIDTH; i++) {
-        values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i];
+        values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i] + with->offsets[i];
     }
-    if (it->offsets) {
-        for (int32_t i = 0; i < WIDTH; i++) {
-            values[i] += with->offsets[i];
-        }
-    }
-    round_some(it->rounding, values, width, c);
+    round_some(within, values, width, c);
 #endif
 }
 
 static void multiply_block(const int_block *it) {
     const int32_t pairs = (it->depth + 1) / 2;
+    const limits within = find_limits(it->rounding);
     line_rounding with[TILE_ROWS];
     for (int32_t row = 0; row < it->rows;) {
         const int32_t rows = choose_rows(it->rows - row);
@@ -216,7 +215,7 @@ static void multiply_block(const int_block *it) {
             }
             add_rows(rows, pairs, it->wide, b, sums);
             for (int32_t r = 0; r < rows; r++) {
-                store_line(it, sums[r], &with[it->by_column ? 0 : r], row + r, col);
+                store_line(it, &within, sums[r], &with[it->by_column ? 0 : r], row + r, col);
             }
         }
         row += rows;
@@ -242,7 +241,7 @@ INLINE void gather_row(const byte *line, int32_t in_cols, int32_t col, int32_t s
         to[i] = (byte)zero;
     }
     if (stride == 1) {
-        memcpy(to + before, line + col + before, (size_t)(end - before));
+        copy_bytes(to + before, line + col + before, end - before);
     } else if (stride == 2) {
         for (int32_t i = before; i < end; i++) {
             to[i] = line[col + 2 * i];
@@ -304,6 +303,8 @@ static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero,
                 memset(lines[half], zero, KERNEL_COLUMNS);
             } else if (pointwise && cols % WIDTH == 0) {
                 from[half] = x + (ptrdiff_t)(k + half) * pixels + pixel;
+            } else if (pointwise) {
+                copy_bytes(lines[half], x + (ptrdiff_t)(k + half) * pixels + pixel, cols);
             } else {
                 gather_pixels(conv, x, place, row, col, cols, zero, lines[half]);
                 place.col = place.col + 1 == conv->window.cols ? 0 : place.col + 1;
@@ -398,6 +399,7 @@ static void copy_panel(const kernel_int_product *it, const byte *b, const void *
 
 /* Multiply few rows by columns of b that lie as rows do. */
 static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros) {
+    const limits within = find_limits(block->rounding);
     const int16_t *a = block->wide;
     for (int32_t row = 0; row < it->rows; row++) {
         widen_row(block->a + row * block->a_row, it->depth, it->a_flip,
@@ -417,7 +419,7 @@ static void multiply_rows(const kernel_int_product *it, const int_block *block, 
                 }
                 sums[i] = sum;
             }
-            store_line(block, sums, &with, row, col);
+            store_line(block, &within, sums, &with, row, col);
         }
     }
 }

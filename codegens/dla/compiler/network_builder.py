@@ -430,23 +430,19 @@ class LayerArithmetic:
         y = self.new_tensor(x.extents)
         return self.builder.add_layer(ActivationLayer(y.name, self.group.nodes, y, x, function=kind))
 
-    def project(
-        self, x: LayerTensor, matrix: Array, bias: Array | None = None, y: LayerTensor | None = None
-    ) -> LayerTensor:
-        """Return the channels of each pixel times a `matrix` [channels, results], plus a bias."""
+    def project(self, x: LayerTensor, matrix: Array, y: LayerTensor | None = None) -> LayerTensor:
+        """Return the channels of each pixel times a `matrix` [channels, results]."""
         made = matrix.shape[1]
         y = y or self.new_tensor((*x.extents[:3], made))
         weights = np.ascontiguousarray(matrix.T, np.float32).reshape(made, 1, 1, -1)
-        bias = np.zeros(made, np.float32) if bias is None else bias.astype(np.float32)
+        bias = np.zeros(made, np.float32)
         return self.builder.add_layer(
             ConvLayer(y.name, self.group.nodes, y, x, weights, bias, _NO_MULTIPLIERS, SlidingWindow())
         )
 
-    def multiply_matrices(
-        self, a: LayerTensor, b: LayerTensor, y: LayerTensor | None = None
-    ) -> LayerTensor:
+    def multiply_matrices(self, a: LayerTensor, b: LayerTensor) -> LayerTensor:
         """Return the product of the matrices that are the rows of two tensors, pixels x channels."""
-        y = y or self.new_tensor((*a.extents[:3], b.channels))
+        y = self.new_tensor((*a.extents[:3], b.channels))
         return self.builder.add_layer(MatMulLayer(y.name, self.group.nodes, y, a, b))
 
     def reorder(
