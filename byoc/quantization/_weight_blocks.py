@@ -11,11 +11,11 @@ the scale of a block is fitted to these targets with the weights `D`. Sweeps ove
 which each integer and each scale becomes the best beside all others.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product as pair
 from math import inf, log10
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,6 @@ _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
 _SHRINKS = {2: (1.0, 0.85, 0.7, 0.55), 4: (1.0, 0.92, 0.85), 8: (1.0, 0.98)}
 """Smaller scales clip the largest weight, and round the others less: the more, the fewer bits."""
-_REFITS = 2
-"""How often scales and zeros are fitted to integers again; later ones change next to none."""
-_ALL = slice(None)
 Float64Array = NDArray[np.float64]
 
 
@@ -74,12 +71,12 @@ class WeightBlocks:
         zeros = 0 if self.zeros is None else count * -(-blocks * self.bits // 8)
         return self.stored.size * self.bits // 8 + self.scales.nbytes + zeros
 
-    def restore(self, rows: slice = _ALL) -> NDArray[np.float32]:
-        """Return the weights `[N, K]` that the integers stand for, or some rows of them."""
-        scales = self.scales[rows].astype(np.float32)[..., None]
+    def restore(self) -> NDArray[np.float32]:
+        """Return the weights `[N, K]` that the integers stand for."""
+        scales = self.scales.astype(np.float32)[..., None]
         middle = np.float32(1 << self.bits - 1)
-        zeros = middle if self.zeros is None else self.zeros[rows].astype(np.float32)[..., None]
-        values = (self.stored[rows].astype(np.float32) - zeros) * scales
+        zeros = middle if self.zeros is None else self.zeros.astype(np.float32)[..., None]
+        values = (self.stored.astype(np.float32) - zeros) * scales
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def pack(self) -> NDArray[np.uint8]:
@@ -121,14 +118,11 @@ def round_to_blocks(
 ) -> WeightBlocks:
     """Round weights `[N, K]` to 2, 4 or 8 bits in blocks; scales are of the dtype of the weights.
 
-    The squared error of each block is made small, in which weights of an input whose weights are large
-    count more, since a network makes weights large where they matter: 0.2 times, and 0.8 times their
-    mean square over that of all weights. Several scales are tried: that of onnxruntime (the largest
-    weight by magnitude becomes the least integer), one for which it becomes the greatest, smaller ones,
-    and for each the best scale of the integers that follow (least squares).
-    Unless `symmetric`, zeros from the least and the greatest weight are tried as well, then those that
-    fit the integers best, and stored where they lower the error by a larger share than they add to the
-    bytes.
+    For each block several scales are tried, and the one of the least squared error is taken: that of
+    onnxruntime (the largest weight by magnitude becomes the least integer), one for which it becomes the
+    greatest, smaller ones, and for each the best scale of the integers that follow from it (least
+    squares). Unless `symmetric`, zeros from the least and the greatest weight are tried as well, and
+    stored where they lower the squared error by a larger share than they add to the bytes.
 
     With `moments`, the means `[K, K]` of products of inputs, the error of the outputs is made small
     instead, as the module says. Zeros are then stored unless `symmetric`: rounding without moments tells
@@ -139,35 +133,20 @@ def round_to_blocks(
     count, inputs = weights.shape
     blocks = -(-inputs // block)
     plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
-    counts = _count_inputs(weights, (blocks, block))
+    squares = 0.0
     for rows in _split_rows(count, inputs):
         floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
         floats[:, :inputs] = weights[rows]
-        search = _BlockSearch(floats.reshape(-1, blocks, block), weights.dtype, bits, counts)
+        search = _BlockSearch(floats.reshape(-1, blocks, block), weights.dtype, bits)
         found = search.find_symmetric()
         plain.put(rows, found)
         moved.put(rows, found if symmetric else search.find_with_zeros(found))
+        squares += float(np.square(floats, dtype=np.float64).sum())
     share = bits / (bits * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
     is_worth = float(moved.errors.sum()) < (1 - share) * float(plain.errors.sum())
     taken, zeros = (moved, moved.zeros) if is_worth else (plain, None)
-    made = WeightBlocks(taken.stored, taken.scales, inputs, 0.0, 0.0, zeros, bits)
-    squares = error = 0.0
-    for rows in _split_rows(count, inputs):
-        exact = weights[rows].astype(np.float64)
-        squares += float(np.square(exact).sum())
-        error += float(np.square(exact - made.restore(rows)).sum())
-    return replace(made, squares=squares, error=error)
-
-
-def _count_inputs(weights: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Return how often errors of weights `[N, K]` count, `[B, block]`, by inputs, on average once."""
-    count, inputs = weights.shape
-    squares = np.zeros(shape[0] * shape[1])
-    for rows in _split_rows(count, inputs):
-        squares[:inputs] += np.square(weights[rows], dtype=np.float64).sum(axis=0)
-    mean = squares.sum() / inputs
-    shares = squares / mean if mean > 0 else np.ones_like(squares)
-    return (1 - _SPREAD + _SPREAD * shares).astype(np.float32).reshape(shape)
+    error = float(taken.errors.sum())
+    return WeightBlocks(taken.stored, taken.scales, inputs, squares, error, zeros, bits)
 
 
 def _split_rows(count: int, inputs: int) -> Iterator[slice]:
@@ -200,14 +179,12 @@ class _RoundedBlocks(NamedTuple):
 
 _EQUAL = np.ones((), np.float32)
 """How often errors count where all weights are alike."""
-_SPREAD = 0.8
-"""The share of an input's importance that goes by its weights, without data."""
 
 
 class _BlockSearch:
     """Searches integers, scales and zeros of the least squared error for weights `[N, B, block]`.
 
-    `counts`, `[block]` or `[B, block]`, says how often the squared error of each weight counts.
+    `counts`, `[block]`, says how often the squared error of each weight of a block counts.
     """
 
     def __init__(
@@ -237,7 +214,7 @@ class _BlockSearch:
         """Return the best of several scales and zeros, or of symmetric ones.
 
         The least and the greatest weight become the least and greatest integer; smaller ranges clip one
-        of them, or both. Then scales and zeros that fit the integers, and integers, are found in turn.
+        of them, or both.
         """
         best, values = symmetric, self.values
         low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
@@ -245,27 +222,10 @@ class _BlockSearch:
             least, most = low * np.float32(below), high * np.float32(above)
             with np.errstate(over="ignore"):
                 scales = (most / self.most - least / self.most).astype(np.float32)
-            best = self._improve(best, scales, self._find_zeros(-least, scales))
-        for _ in range(_REFITS):
-            scales, offsets = self._fit_lines(best)
-            for zeros in (
-                self._find_zeros(offsets, scales, np.floor),
-                self._find_zeros(offsets, scales, np.ceil),
-            ):
-                best = self._improve(best, scales, zeros)
+            ratios = np.rint(-least / np.where(scales == 0, np.float32(1), scales))
+            zeros = np.where(scales == 0, self.middle, np.clip(ratios, 0, self.most))
+            best = self._improve(best, scales, zeros.astype(np.uint8))
         return best
-
-    def _find_zeros(
-        self,
-        offsets: NDArray[np.floating],
-        scales: NDArray[np.floating],
-        rounding: Callable[..., Any] = np.rint,
-    ) -> NDArray[np.uint8]:
-        """Return the zeros of blocks that reach so far below 0, the middle where a scale is 0."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            ratios = rounding(offsets / np.where(scales == 0, np.float32(1), scales))
-        zeros = np.where(scales == 0, self.middle, np.clip(np.nan_to_num(ratios), 0, self.most))
-        return zeros.astype(np.uint8)
 
     def _improve(
         self, best: _RoundedBlocks, start: NDArray[np.floating], zeros: NDArray[np.uint8]
@@ -282,7 +242,7 @@ class _BlockSearch:
         centered = np.clip(np.rint(ratios), -offset, self.most - offset)
         with np.errstate(invalid="ignore"):
             away = np.square(self.values - centered * wide, dtype=np.float64)
-        errors = (away * self.counts).sum(axis=2)
+            errors = (away * self.counts).sum(axis=2)
         return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
 
     def _fit_scales(self, rounded: _RoundedBlocks) -> NDArray[np.floating]:
@@ -294,20 +254,6 @@ class _BlockSearch:
         scales: NDArray[np.float32] = np.zeros_like(energy)
         np.divide(products, energy, out=scales, where=energy != 0)
         return _convert_scales(scales, self.dtype)
-
-    def _fit_lines(self, rounded: _RoundedBlocks) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return scales and offsets of the least squared error of `scale * stored - offset`."""
-        counts = np.broadcast_to(self.counts, self.values.shape[1:]).astype(np.float64)
-        sums = counts.sum(axis=-1, keepdims=True)
-        counts = counts / np.where(sums > 0, sums, 1)
-        stored, values = rounded.stored.astype(np.float64), self.values.astype(np.float64)
-        means, centers = (stored * counts).sum(axis=2), (values * counts).sum(axis=2)
-        away = stored - means[..., None]
-        energy = (np.square(away) * counts).sum(axis=2)
-        products = (away * values * counts).sum(axis=2)
-        scales = rounded.scales.astype(np.float64)
-        np.divide(products, energy, out=scales, where=energy > 0)
-        return scales, means * scales - centers
 
 
 def _convert_scales(
