@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -462,23 +462,14 @@ def _serialize(model: ModelProto) -> bytes:
     return older.SerializeToString()
 
 
-def session_runner(
-    session: Any, outputs: Sequence[str] | None = None
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Return a function that runs a session: from inputs by name to outputs by name.
 
-    With names of some `outputs`, only what these need is computed. Outputs, and contiguous inputs, share
-    memory with onnxruntime: nothing is copied, so IO binding would gain nothing. The function raises
-    InputError when onnxruntime refuses to run.
+    Outputs, and contiguous inputs, share memory with onnxruntime: nothing is copied, so IO binding would
+    gain nothing. The function raises InputError when onnxruntime refuses to run.
     """
-    names = list(outputs or (output.name for output in session.get_outputs()))
+    names = [output.name for output in session.get_outputs()]
     foreign = any(is_foreign_type(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
-
-    def compute(given: Mapping[str, Any], options: Any) -> Any:
-        if outputs is not None:
-            options = options or import_onnxruntime().RunOptions()
-            options.only_execute_path_to_fetches = True
-        return session.run(names, given, options)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -486,7 +477,7 @@ def session_runner(
                 values = run_foreign(import_onnxruntime(), session, names, inputs)
             else:
                 given = inputs if type(inputs) is dict else dict(inputs)
-                made = run_stoppable(partial(compute, given))
+                made = run_stoppable(lambda options: session.run(names, given, options))
                 values = [v if type(v) is np.ndarray else _make_dense(v) for v in made]
         except Exception as error:  # as above
             raise InputError(

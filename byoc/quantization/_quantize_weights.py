@@ -188,10 +188,10 @@ def _measure_noise(rewriter: "_ProductRewriter", samples: Samples) -> dict[str, 
             made, places = rewriter.round(read[0]), len(read) + len(rewriter.lookups.get(key.name, ()))
             found[key.name] = places * made.error / made.squares if made.squares else 0.0
         return found
-    rounded = RoundedModel(rewriter.model, rewriter.list_replaceable(readers), ())
     values = {key: rewriter.round(read[0]).restore() for key, read in readers.items()}
     turned = {key: value if key.inputs else value.T for key, value in values.items()}
-    measured = measure_output_noise(rounded, turned, samples)
+    weights = rewriter.list_replaceable(readers)
+    measured = measure_output_noise(rewriter.model, weights, turned, samples)
     return {key.name: noise for key, noise in measured.items()}
 
 
@@ -244,13 +244,13 @@ def _round_on_samples(
             weighted[key] = found
             names = tuple(each.node.input[0] for each in found)
             steps.setdefault((key.name not in rewriter.lookups, names), []).append(key)
-    read_by_some = {each.node.input[0] for found in weighted.values() for each in found}
-    rounded = RoundedModel(rewriter.model, rewriter.list_replaceable(weighted), read_by_some)
+    rounded = RoundedModel(rewriter.model, rewriter.list_replaceable(weighted), samples)
     done: dict[_RoundingKey, WeightBlocks] = {}
-    for (is_product, _), keys in sorted(steps.items(), key=lambda step: step[0][0]):
+    for (is_product, names), keys in sorted(steps.items(), key=lambda step: step[0][0]):
         report_step(f"round {keys[0].name}")
-        first = weighted[keys[0]]
-        moments = sum_moments(rounded, first, samples, is_rounded=is_product and bool(done))
+        numbers = [each.number for each in rewriter.readers[keys[0]]]
+        runs = rounded.run(names, min(numbers) if is_product else 0, max(numbers))
+        moments = sum_moments(weighted[keys[0]], runs)
         if not moments.is_measured:
             continue
         for key in keys:

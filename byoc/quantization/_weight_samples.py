@@ -1,11 +1,11 @@
-"""A model that is run on samples while its weights are replaced by rounded ones, product after product.
+"""A model that is run on samples part by part, while its weights are replaced by rounded ones.
 
 Products are rounded in the order in which they are computed, each by the moments of what it reads where
 those before are rounded. What it is rounded from makes up for their errors as well: of all weights
 `W'` those for which `W' x'` is nearest to `W x`, with `x` and `x'` the inputs before and after.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -13,18 +13,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import TypeProto, ValueInfoProto, helper
 from scipy import linalg
 
-from byoc.model import DTYPE_NUMBERS, Model, copy_without
+from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, extract_nodes, find_boundary
 from byoc.onnxrt import open_session, session_runner, without_optimizations
 from byoc.quantization._weight_rounding import WeightedNode
 from byoc.support import report_step
 
 Array = NDArray[Any]
 Float64Array = NDArray[np.float64]
-Samples = Sequence[Mapping[str, Any]]
+Values = Mapping[str, Any]
+Samples = Sequence[Values]
 Key = TypeVar("Key", bound=Hashable)
+_MEMORY = 1 << 30  # bytes of tensors of samples that are kept from part to part
 
 
 @dataclass(frozen=True)
@@ -39,66 +41,166 @@ class ReplaceableWeights:
     readers: tuple[tuple[int, int], ...]
 
 
-class RoundedModel:
-    """A model of which some weights are replaced between runs."""
+class _ModelPart:
+    """The nodes of a model from one number to another that some tensors need."""
 
     def __init__(
-        self, model: Model, weights: Sequence[ReplaceableWeights], inner: Iterable[str]
+        self,
+        model: Model,
+        weights: Sequence[ReplaceableWeights],
+        span: range,
+        names: Sequence[str],
+        given: Samples,
     ) -> None:
-        """Take weights under keys that differ, and the inner tensors that are asked for."""
-        proto = copy_without(model.proto)
-        self.outputs = tuple(each.name for each in proto.graph.output)
-        self.floats = {f"weights:{number}": each.value for number, each in enumerate(weights)}
-        self.weights = dict(self.floats)
-        self._inputs = dict(zip([each.key for each in weights], self.floats, strict=True))
-        for each, name in zip(weights, self.floats, strict=True):
-            dtype = DTYPE_NUMBERS[str(each.value.dtype)]
-            proto.graph.input.append(helper.make_tensor_value_info(name, dtype, each.value.shape))
-            for number, position in each.readers:
-                proto.graph.node[number].input[position] = name
-        known = set(self.outputs)
-        added = sorted(set(inner) - known)
-        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+        """Take the numbers of nodes, the tensors that are wanted, and those before by samples."""
+        self.wanted = tuple(names)
+        self.made = [name for name in names if name not in given[0]]
+        nodes = _find_needed(model.index, span, self.made)
+        self.weights: dict[str, ReplaceableWeights] = {}
+        if not nodes:
+            return
+        proto = extract_nodes(model.index, nodes, "part", model.index.type_protos)
+        border = find_boundary(model.index, nodes)
+        places = {number: place for place, number in enumerate(sorted({*nodes, *border.constant_nodes}))}
+        del proto.graph.input[:], proto.graph.output[:]
+        for name in border.inputs:
+            if name in given[0]:
+                kind = model.index.type_protos.get(name)
+                proto.graph.input.append(_state_type(name, kind, [each[name] for each in given]))
+            elif name in model.index.initializers:  # a default
+                proto.graph.initializer.append(model.index.initializers[name])
+        self._inputs = [each.name for each in proto.graph.input]
+        for number, each in enumerate(weights):
+            readers = [(places[reader], place) for reader, place in each.readers if reader in places]
+            for reader, place in readers:
+                proto.graph.node[reader].input[place] = f"weights:{number}"
+            if readers:
+                self.weights[f"weights:{number}"] = each
+                stated = _state_type(f"weights:{number}", None, [each.value])
+                proto.graph.input.append(stated)
+        proto.graph.output.extend(ValueInfoProto(name=name) for name in self.made)
+        _drop_unread(proto)
         with without_optimizations():
-            self._session = open_session(proto, model.folder)
+            self._compute = session_runner(open_session(proto, model.folder))
+
+    @property
+    def keys(self) -> set[Hashable]:
+        """The keys of the weights that these nodes read."""
+        return {each.key for each in self.weights.values()}
+
+    def run(self, given: Values, replaced: Mapping[Any, Array]) -> dict[str, Any]:
+        """Return the wanted tensors of a sample, with some weights replaced, by their keys."""
+        found = {name: given[name] for name in self.wanted if name in given}
+        if not self.made:
+            return found
+        values = {name: given[name] for name in self._inputs}
+        for name, each in self.weights.items():
+            value = replaced.get(each.key, each.value)
+            values[name] = np.ascontiguousarray(value, each.value.dtype)
+        return found | self._compute(values)
+
+
+def _find_needed(index: GraphIndex, span: range, names: Iterable[str]) -> list[int]:
+    """Return the numbers of a range whose nodes compute some tensors, without constant nodes."""
+    needed, found = set(names), []
+    for number in reversed(span):
+        if number not in index.constant_nodes and needed.intersection(index.node_outputs[number]):
+            found.append(number)
+            needed.update(index.reads[number])
+    return found[::-1]
+
+
+def _state_type(name: str, known: TypeProto | None, values: Sequence[Any]) -> ValueInfoProto:
+    """Return a tensor's dtype, and its rank where it has one for all samples; other types as known."""
+    if not isinstance(values[0], np.ndarray):
+        return ValueInfoProto(name=name, type=known)
+    dtype = known.tensor_type.elem_type if known is not None else 0
+    dtype = dtype or DTYPE_NUMBERS[str(values[0].dtype)]
+    ranks = {each.ndim for each in values}
+    return helper.make_tensor_value_info(name, dtype, [None] * ranks.pop() if len(ranks) == 1 else None)
+
+
+def _drop_unread(proto: onnx.ModelProto) -> None:
+    """Drop the stored tensors that no node reads any more: the weights that became inputs."""
+    read = {name for names in GraphIndex.of_model(proto).reads for name in names}
+    kept = [each for each in proto.graph.initializer if each.name in read]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+
+
+class RoundedModel:
+    """A model that runs on samples from product to product, with weights as given and as replaced."""
+
+    def __init__(self, model: Model, weights: Sequence[ReplaceableWeights], samples: Samples) -> None:
+        """Take weights under keys that differ."""
+        self._model, self._weights = model, weights
+        self._replaced: dict[Hashable, Array] = {}
+        self._place = 0  # of the first node that was not left behind
+        self._values: list[tuple[Values, Values]] = [(each, each) for each in samples]
 
     def replace(self, key: Hashable, value: Array) -> None:
         """Replace weights from the next run on."""
-        name = self._inputs[key]
-        self.weights[name] = np.ascontiguousarray(value, self.floats[name].dtype)
+        self._replaced[key] = value
 
-    def restore(self, key: Hashable) -> None:
-        """Take weights as they were given from the next run on."""
-        self.weights[self._inputs[key]] = self.floats[self._inputs[key]]
+    def run(self, names: Sequence[str], first: int, end: int) -> Iterator[tuple[Values, Values]]:
+        """Yield tensors that nodes before `end` make, for each sample, before and after replacing.
 
-    def run(self, names: Sequence[str], sample: Mapping[str, Any], *, rounded: bool) -> dict[str, Array]:
-        """Return tensors for a sample, with the weights as they are replaced, or as they were given."""
-        weights = self.weights if rounded else self.floats
-        return session_runner(self._session, names)({**sample, **weights})
+        Both are one object where nothing was replaced. Nodes before `first` are left behind: later
+        runs begin with what they made, and see no weights of theirs that are replaced later. It is kept
+        if it takes at most a gibibyte for all samples; else the next run begins where this one did.
+        """
+        index, start = self._model.index, self._place
+        made = {name for each in index.node_outputs[start:first] for name in each if name}
+        known = {*self._values[0][0], *made} - index.constant_names
+        live = [name for name in sorted(known) if max(index.consumers.get(name, (-1,))) >= first]
+        wanted = sorted({*live, *names})
+        part = _ModelPart(self._model, self._weights, range(start, end), wanted, self._list_given())
+        kept: list[tuple[Values, Values]] = []
+        used = 0
+        for before, after in self._values:
+            exact = found = part.run(before, {})
+            if after is not before or part.keys & self._replaced.keys():
+                found = part.run(after, self._replaced)
+            sides = {id(each): each for each in (exact, found)}.values()
+            used += sum(getattr(each[name], "nbytes", 0) for each in sides for name in live)
+            if used <= _MEMORY:
+                exact_live = {name: exact[name] for name in live}
+                is_same = found is exact
+                kept.append((exact_live, exact_live if is_same else {n: found[n] for n in live}))
+            yield exact, found
+        if used <= _MEMORY:
+            self._values, self._place = kept, first
+
+    def _list_given(self) -> Samples:
+        return [before for before, _ in self._values]
 
 
 def measure_output_noise(
-    rounded: RoundedModel, replaced: Mapping[Key, Array], samples: Samples
+    model: Model,
+    weights: Sequence[ReplaceableWeights],
+    replaced: Mapping[Key, Array],
+    samples: Samples,
 ) -> dict[Key, float]:
     """Return what each of some rounded weights alone makes of noise in the outputs, over their power.
 
     The shares of outputs are added up; what is not finite, and outputs of 0, count nothing.
     """
-    names = rounded.outputs
-    exact = [rounded.run(names, sample, rounded=False) for sample in samples]
+    names = list(dict.fromkeys(each.name for each in model.proto.graph.output))
+    whole = _ModelPart(model, weights, range(len(model.index.nodes)), names, samples)
+    power = dict.fromkeys(names, 0.0)
+    noises: dict[Key, dict[str, float]] = {key: dict.fromkeys(names, 0.0) for key in replaced}
+    for number, sample in enumerate(samples):
+        report_step(f"noise of weights: sample {number + 1} of {len(samples)}")
+        exact = {name: np.asarray(value, np.float64) for name, value in whole.run(sample, {}).items()}
+        for name in names:
+            power[name] += float(np.square(exact[name]).sum())
+        for key, value in replaced.items():
+            made = whole.run(sample, {key: value})
+            for name in names:
+                noises[key][name] += float(np.square(exact[name] - made[name]).sum())
     found = {}
-    for number, (key, value) in enumerate(replaced.items()):
-        report_step(f"noise of weights: {number + 1} of {len(replaced)}")
-        rounded.replace(key, value)
-        noise, power = (dict.fromkeys(names, 0.0) for _ in range(2))
-        for sample, expected in zip(samples, exact, strict=True):
-            made = rounded.run(names, sample, rounded=True)
-            for output in names:
-                one, other = (np.asarray(each[output], np.float64) for each in (expected, made))
-                noise[output] += float(np.square(one - other).sum())
-                power[output] += float(np.square(one).sum())
-        rounded.restore(key)
-        shares = [noise[each] / power[each] for each in names if power[each] > 0]
+    for key, each in noises.items():
+        shares = [each[name] / power[name] for name in names if power[name] > 0]
         found[key] = sum(share for share in shares if np.isfinite(share))
     return found
 
@@ -163,21 +265,15 @@ def _solve(moments: Float64Array, wanted: Float64Array, damping: float) -> Float
     return solved
 
 
-def sum_moments(
-    rounded: RoundedModel, nodes: Sequence[WeightedNode], samples: Samples, *, is_rounded: bool
-) -> InputMoments:
-    """Return the moments of what products with the same weights read, over samples.
+def sum_moments(nodes: Sequence[WeightedNode], runs: Iterable[tuple[Values, Values]]) -> InputMoments:
+    """Return the moments of what products with the same weights read, from before and after rounding.
 
-    Where nothing `is_rounded` yet, inputs are the same before and after. Samples whose inputs are not
-    finite count nothing.
+    `runs` has it by sample and name. Samples whose inputs are not finite count nothing.
     """
     width = nodes[0].inputs
     after, across = (np.zeros((2, width, width)) for _ in range(2))
-    names = sorted({each.node.input[0] for each in nodes})
     count = 0
-    for number, sample in enumerate(samples):
-        exact = rounded.run(names, sample, rounded=False)
-        found = rounded.run(names, sample, rounded=True) if is_rounded else exact
+    for number, (exact, found) in enumerate(runs):
         for node in nodes:
             old, new = (
                 node.take_patches(np.asarray(x, np.float32), np.random.default_rng(number))[0]
@@ -188,7 +284,7 @@ def sum_moments(
             with np.errstate(over="ignore", invalid="ignore"):  # squares of 1e20 are infinite
                 squares = new.T @ new
                 after[number % 2] += squares
-                across[number % 2] += old.T @ new if is_rounded else squares
+                across[number % 2] += squares if found is exact else old.T @ new
             count += len(new)
     share = 1 / max(count, 1)
     return InputMoments((after[0] * share, after[1] * share), (across[0] * share, across[1] * share))
