@@ -63,12 +63,13 @@ class _ModelPart:
         border = find_boundary(model.index, nodes)
         places = {number: place for place, number in enumerate(sorted({*nodes, *border.constant_nodes}))}
         del proto.graph.input[:], proto.graph.output[:]
+        defaults = {each.name: each for each in model.index.graph.initializer}
         for name in border.inputs:
             if name in given[0]:
                 kind = model.index.type_protos.get(name)
                 proto.graph.input.append(_state_type(name, kind, [each[name] for each in given]))
-            elif name in model.index.initializers:  # a default
-                proto.graph.initializer.append(model.index.initializers[name])
+            elif name in defaults:
+                proto.graph.initializer.append(defaults[name])
         self._inputs = [each.name for each in proto.graph.input]
         for number, each in enumerate(weights):
             readers = [(places[reader], place) for reader, place in each.readers if reader in places]

@@ -9,6 +9,14 @@ import numpy as np
 import onnx
 import pytest
 from helpers.support import examples, parse
+from helpers.weighing import (
+    ReplaceableWeights,
+    RoundedModel,
+    WeightOption,
+    choose_options,
+    make_branching,
+    measure_output_noise,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,7 +25,6 @@ from onnx import numpy_helper
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.quantization import Precision, choose_precision, round_to_blocks
-from byoc.quantization._weight_samples import WeightOption, choose_options
 from byoc.rules import load_rules
 
 NET = """net (float[n, 96] x) => (float[n, 40] y, float[n, 64] z) {
@@ -162,3 +169,64 @@ def test_weights_of_a_constant_node_are_rounded_on_samples(tmp_path: Path) -> No
         precision = Precision("int4-weights", data=tmp_path, weight_bits=most)
         done = choose_precision(prepare_model(model, "net"), (), precision)
         assert [each.bits for each in done.weights] == [4 if most is None else 8]
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 0])
+def test_parts_of_a_model_make_what_the_whole_makes(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Product after product is replaced; what is before it is computed once, or each time."""
+    monkeypatch.setattr("byoc.quantization._weight_samples._MEMORY", memory)
+    model, rng = prepare_model(make_branching(), "net"), np.random.default_rng(5)
+    samples = [{"x": rng.standard_normal((n, 8)).astype(np.float32)} for n in (3, 1, 5)]
+    nodes, floats = model.index.nodes, model.index.stored_tensors
+    readers = {
+        name: tuple(
+            (at, node.input[:2].index(name)) for at, node in enumerate(nodes) if name in node.input
+        )
+        for name in "vuw"
+    }
+    rounded = RoundedModel(
+        model,
+        [ReplaceableWeights(n, numpy_helper.to_array(floats[n]), at) for n, at in readers.items()],
+        samples,
+    )
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model.proto)
+    stored = {each.name: each for each in changed.graph.initializer}
+    products = [at for at, node in enumerate(nodes) if node.op_type == "MatMul"]
+    for name, at in zip("vuw", (products[0], products[1], products[3]), strict=True):
+        reading = [products[0], products[2]] if name == "v" else [at]
+        names = [nodes[each].input[0] for each in reading]
+        found = list(rounded.run(names, at, reading[-1]))
+        assert [before is after for before, after in found] == [name == "v"] * 3
+        for sample, (before, after) in zip(samples, found, strict=True):
+            for values, proto in ((before, model.proto), (after, changed)):
+                expected = run_all(proto, names, sample)
+                for each in names:
+                    np.testing.assert_allclose(values[each], expected[each], rtol=1e-5, atol=1e-5)
+        value = numpy_helper.to_array(floats[name]) + np.float32(0.1)
+        rounded.replace(name, value)
+        stored[name].CopyFrom(numpy_helper.from_array(value, name))
+
+
+def run_all(
+    proto: onnx.ModelProto, names: list[str], sample: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return inner tensors of a model as onnxruntime computes it as a whole."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(proto)
+    inner = [name for name in dict.fromkeys(names) if name not in sample]
+    watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
+    with without_optimizations():
+        return run_session(open_session(watched), sample) | sample
+
+
+def test_the_noise_of_weights_is_what_each_alone_makes_in_the_outputs() -> None:
+    model, rng = prepare_model(make_branching(), "net"), np.random.default_rng(5)
+    samples = [{"x": rng.standard_normal((n, 8)).astype(np.float32)} for n in (3, 4)]
+    at = {node.input[1]: number for number, node in enumerate(model.index.nodes) if len(node.input) > 1}
+    floats = {name: numpy_helper.to_array(model.index.stored_tensors[name]) for name in "vw"}
+    weights = [ReplaceableWeights(name, value, ((at[name], 1),)) for name, value in floats.items()]
+    found = measure_output_noise(model, weights, {"w": floats["w"] * 2, "v": floats["v"]}, samples)
+    assert found == {"w": pytest.approx(1.0, rel=1e-5), "v": 0.0}
