@@ -285,6 +285,7 @@ _DAMPING = 0.01
 It is also what makes moments definite where inputs are always 0, or copies of one another.
 """
 _SWEEPS = 2
+_FEW = 16  # inputs whose changes are applied to each other one by one
 _ROWS_CHUNK = 1 << 22  # weights that are rounded together by moments, in float64
 
 
@@ -303,15 +304,20 @@ def _round_by_moments(
     for rows in (slice(first, first + step) for first in range(0, count, step)):
         rounder = _MomentRounder(weights[rows].astype(np.float64), block, bits, weights.dtype, unit)
         rounder.round(feedback, counts, symmetric)
-        for _ in range(_SWEEPS):
-            rounder.sweep()
+        rounder.sweep(_SWEEPS)
         stored[rows], scales[rows], zeros[rows] = rounder.store(), rounder.scales, rounder.zeros
         away = rounder.weights - rounder.restored
-        squares += float(((rounder.weights @ moments) * rounder.weights).sum())
-        error += float(max(((away @ moments) * away).sum(), 0))
+        squares += float(((moments @ rounder.weights) * rounder.weights).sum())
+        error += float(max(((moments @ away) * away).sum(), 0))
     return WeightBlocks(
         stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros, bits
     )
+
+
+def _split_part(part: slice) -> Iterator[slice]:
+    """Yield the numbers of a block of inputs by a few."""
+    for first in range(part.start, part.stop, _FEW):
+        yield slice(first, min(first + _FEW, part.stop))
 
 
 def _normalize_moments(moments: Float64Array) -> Float64Array:
@@ -333,7 +339,11 @@ def _factor_moments(moments: Float64Array) -> tuple[Float64Array, NDArray[np.flo
 
 
 class _MomentRounder:
-    """Rounds weights `[N, K]` to integers with scales and zeros of blocks, `[N, B]`, by moments."""
+    """Rounds weights to integers with scales and zeros of blocks, `[N, B]`, by moments of inputs.
+
+    Weights and integers are kept as `[K, N]`, since an input's weights are rounded together. What an input
+    changes for the others of its block is applied in steps of a few inputs, as a product of matrices.
+    """
 
     def __init__(
         self,
@@ -343,11 +353,12 @@ class _MomentRounder:
         dtype: "np.dtype[np.floating]",
         moments: Float64Array,
     ) -> None:
-        """Take weights, the dtype of scales, and definite moments `[K, K]`."""
-        self.weights, self.block, self.bits, self.moments = weights, block, bits, moments
+        """Take weights `[N, K]`, the dtype of scales, and definite moments `[K, K]`."""
         count, inputs = weights.shape
+        self.weights, self.moments = np.ascontiguousarray(weights.T), moments
+        self.block, self.bits = block, bits
         self.parts = [slice(at, min(at + block, inputs)) for at in range(0, inputs, block)]
-        self.centered, self.restored = np.zeros_like(weights), np.zeros_like(weights)
+        self.centered, self.restored = np.zeros_like(self.weights), np.zeros_like(self.weights)
         self.scales = np.zeros((count, len(self.parts)), dtype)
         self.zeros = np.full(self.scales.shape, 1 << bits - 1, np.uint8)
 
@@ -355,7 +366,7 @@ class _MomentRounder:
         """Return the integers as they are stored, `[N, B * block]`; what fills the last block is 0."""
         count, blocks = self.scales.shape
         filled = np.zeros((count, blocks * self.block))
-        filled[:, : self.centered.shape[1]] = self.centered
+        filled[:, : len(self.centered)] = self.centered.T
         return (
             (filled.reshape(count, blocks, -1) + self.zeros[..., None])
             .reshape(count, -1)
@@ -365,43 +376,61 @@ class _MomentRounder:
     def round(self, feedback: Float64Array, counts: NDArray[np.float32], symmetric: bool) -> None:
         """Round block after block, each to make up for the errors of those before."""
         away = np.zeros_like(self.weights)
-        dtype = self.scales.dtype
         for number, part in enumerate(self.parts):
-            wanted = self.weights[:, part] + away[:, : part.start] @ feedback[: part.start, part]
-            values = wanted.astype(np.float32)[:, None]
-            search = _BlockSearch(values, dtype, self.bits, counts[part])
+            wanted = self.weights[part] + feedback[: part.start, part].T @ away[: part.start]
+            values = np.ascontiguousarray(wanted.T, np.float32)[:, None]
+            search = _BlockSearch(values, self.scales.dtype, self.bits, counts[part])
             found = search.find_symmetric()
             if not symmetric:
                 found = search.find_with_zeros(found)
             self.zeros[:, number] = found.zeros[:, 0]
             self.scales[:, number] = np.where(found.scales == 0, 1, found.scales)[:, 0]
             scales, low, high = self._get_grid(number)
-            for place, column in enumerate(range(part.start, part.stop)):
-                integers = np.clip(np.rint(wanted[:, place] / scales), low, high)
-                away[:, column] = self.weights[:, column] - integers * scales
-                wanted += away[:, column, None] * feedback[column, part]  # those before are done with
-                self.centered[:, column] = integers
-            self.restored[:, part] = self.centered[:, part] * scales[:, None]
+            for few in _split_part(part):
+                for column in range(few.start, few.stop):
+                    integers = np.clip(np.rint(wanted[column - part.start] / scales), low, high)
+                    away[column] = self.weights[column] - integers * scales
+                    self.centered[column] = integers
+                    rest = slice(column + 1 - part.start, few.stop - part.start)
+                    wanted[rest] += feedback[column, column + 1 : few.stop, None] * away[column]
+                wanted[few.stop - part.start :] += feedback[few, few.stop : part.stop].T @ away[few]
+            self.restored[part] = self.centered[part] * scales
 
-    def sweep(self) -> None:
-        """Make each integer, and then the scale of its block, the best beside all others."""
-        slopes = (self.weights - self.restored) @ self.moments
-        for number, part in enumerate(self.parts):
-            inside, local = self.moments[part, part], slopes[:, part].copy()
-            scales, low, high = self._get_grid(number)
-            centered, before = self.centered[:, part], self.restored[:, part].copy()
-            for place in range(len(inside)):
-                ideal = centered[:, place] + local[:, place] / (inside[place, place] * scales)
-                integers = np.clip(np.rint(ideal), low, high)
-                local -= ((integers - centered[:, place]) * scales)[:, None] * inside[place]
-                centered[:, place] = integers
-            energy = ((centered @ inside) * centered).sum(axis=1)
+    def sweep(self, times: int) -> None:
+        """Make each integer, and then the scale of its block, the best beside all others, some times."""
+        slopes = self.moments @ (self.weights - self.restored)
+        for number, part in [*enumerate(self.parts)] * times:
+            inside, local = self.moments[part, part], slopes[part].copy()
+            centered, before = self.centered[part], self.restored[part].copy()
+            for few in _split_part(slice(0, len(inside))):
+                self._improve(few, number, centered, local, inside)
+            energy = ((inside @ centered) * centered).sum(axis=0)
             gained = np.divide(
-                (centered * local).sum(axis=1), energy, out=np.zeros_like(energy), where=energy > 0
+                (centered * local).sum(axis=0), energy, out=np.zeros_like(energy), where=energy > 0
             )
-            self._set_scales(number, scales + gained)
-            self.restored[:, part] = centered * self._get_grid(number)[0][:, None]
-            slopes -= (self.restored[:, part] - before) @ self.moments[part]
+            self._set_scales(number, self.scales[:, number] + gained)
+            self.restored[part] = centered * self._get_grid(number)[0]
+            slopes -= self.moments[:, part] @ (self.restored[part] - before)
+
+    def _improve(
+        self,
+        few: slice,
+        number: int,
+        centered: Float64Array,
+        local: Float64Array,
+        inside: Float64Array,
+    ) -> None:
+        """Make integers of some inputs of a block the best beside all others, and keep its slopes."""
+        scales, low, high = self._get_grid(number)
+        changes = np.zeros((few.stop - few.start, len(scales)))
+        for place in range(few.start, few.stop):
+            ideal = centered[place] + local[place] / (inside[place, place] * scales)
+            integers = np.clip(np.rint(ideal), low, high)
+            changes[place - few.start] = change = (integers - centered[place]) * scales
+            centered[place] = integers
+            local[few] -= inside[few, place, None] * change
+        for rest in (slice(0, few.start), slice(few.stop, None)):
+            local[rest] -= inside[rest, few] @ changes
 
     def _get_grid(self, number: int) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the scales of a block, and its least and greatest integers less the zeros."""
