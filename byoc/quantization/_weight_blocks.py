@@ -341,8 +341,8 @@ def _factor_moments(moments: Float64Array) -> tuple[Float64Array, NDArray[np.flo
 class _MomentRounder:
     """Rounds weights to integers with scales and zeros of blocks, `[N, B]`, by moments of inputs.
 
-    Weights and integers are kept as `[K, N]`, since an input's weights are rounded together. What an input
-    changes for the others of its block is applied in steps of a few inputs, as a product of matrices.
+    Weights and integers are kept as `[K, N]`, since an input's weights are rounded together. What an
+    input changes for the others of its block is applied in steps of a few inputs, as a product.
     """
 
     def __init__(
