@@ -236,7 +236,8 @@ class InputMoments:
         drift = [across - after for across, after in zip(self.across, self.after, strict=True)]
         if not any(each.any() for each in drift):
             return weights
-        wanted = [weights @ each for each in drift]
+        some = weights[:: -(-len(weights) // _TRIED_OUTPUTS)]
+        wanted = [some @ each for each in drift]
         gains = []
         for damping in _DAMPINGS:
             gain = 0.0
@@ -248,11 +249,12 @@ class InputMoments:
         best = int(np.argmax(gains))
         if not gains[best] > 0:
             return weights
-        return weights + _solve(self.total, wanted[0] + wanted[1], _DAMPINGS[best])
+        return weights + _solve(self.total, weights @ (drift[0] + drift[1]), _DAMPINGS[best])
 
 
 _DAMPINGS = (0.01, 0.1, 1.0)
 """Shares of the mean square of inputs that are added to each."""
+_TRIED_OUTPUTS = 64  # at most, that a damping is chosen by: each takes as long as the correction
 
 
 def _solve(moments: Float64Array, wanted: Float64Array, damping: float) -> Float64Array:
