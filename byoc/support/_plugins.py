@@ -224,7 +224,7 @@ _KIND_NAMES = {
 
 
 _TABLES = {
-    STRATEGIES: "byoc.placement.strategies._built_in",
+    STRATEGIES: "byoc.placement.strategies",
     PASSES: "byoc.passes._pass_plugins",
 }
 """The modules whose `BUILT_IN` maps names to `module:class`. By name, as they are in rooms above."""
