@@ -84,7 +84,7 @@ def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
 ) -> None:
     for module, name, kind in (
         ("placement.strategies", "mine", "Host"),
-        ("passes._pass_plugins", "keep", "Keep"),
+        ("passes", "keep", "Keep"),
     ):
         monkeypatch.setattr(f"byoc.{module}.BUILT_IN", {name: f"{__name__}:{kind}"})
 

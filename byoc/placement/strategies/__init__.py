@@ -35,4 +35,4 @@ BUILT_IN = {
     "throughput": "byoc.placement.strategies._throughput:Throughput",
     "tree-dp": "byoc.placement.strategies._optimizing:TreeDP",
 }
-"""Where the class of each is, by the name that users give; it is imported when it is asked for."""
+"""Where each strategy is, by name; imported when it is asked for."""
