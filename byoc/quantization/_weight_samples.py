@@ -11,12 +11,19 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import TypeProto, ValueInfoProto, helper
 from scipy import linalg
 
-from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, extract_nodes, find_boundary
+from byoc.model import (
+    DTYPE_NUMBERS,
+    GraphIndex,
+    Model,
+    drop_named,
+    extract_nodes,
+    find_boundary,
+    read_array,
+)
 from byoc.onnxrt import open_session, session_runner, without_optimizations
 from byoc.quantization._weight_rounding import WeightedNode
 from byoc.support import report_step
@@ -63,14 +70,10 @@ class _ModelPart:
         border = find_boundary(model.index, nodes)
         places = {number: place for place, number in enumerate(sorted({*nodes, *border.constant_nodes}))}
         del proto.graph.input[:], proto.graph.output[:]
-        defaults = {each.name: each for each in model.index.graph.initializer}
+        self._inputs = border.inputs
         for name in border.inputs:
-            if name in given[0]:
-                kind = model.index.type_protos.get(name)
-                proto.graph.input.append(_state_type(name, kind, [each[name] for each in given]))
-            elif name in defaults:
-                proto.graph.initializer.append(defaults[name])
-        self._inputs = [each.name for each in proto.graph.input]
+            kind = model.index.type_protos.get(name)
+            proto.graph.input.append(_state_type(name, kind, [each[name] for each in given]))
         for number, each in enumerate(weights):
             readers = [(places[reader], place) for reader, place in each.readers if reader in places]
             for reader, place in readers:
@@ -80,7 +83,8 @@ class _ModelPart:
                 stated = _state_type(f"weights:{number}", None, [each.value])
                 proto.graph.input.append(stated)
         proto.graph.output.extend(ValueInfoProto(name=name) for name in self.made)
-        _drop_unread(proto)
+        read = {name for names in GraphIndex.of_model(proto).reads for name in names}
+        drop_named(proto.graph.initializer, {each.name for each in proto.graph.initializer} - read)
         with without_optimizations():
             self._compute = session_runner(open_session(proto, model.folder))
 
@@ -121,12 +125,12 @@ def _state_type(name: str, known: TypeProto | None, values: Sequence[Any]) -> Va
     return helper.make_tensor_value_info(name, dtype, [None] * ranks.pop() if len(ranks) == 1 else None)
 
 
-def _drop_unread(proto: onnx.ModelProto) -> None:
-    """Drop the stored tensors that no node reads any more: the weights that became inputs."""
-    read = {name for names in GraphIndex.of_model(proto).reads for name in names}
-    kept = [each for each in proto.graph.initializer if each.name in read]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+def _add_defaults(model: Model, samples: Samples) -> Samples:
+    """Return samples with the inputs that they leave at their defaults."""
+    index = model.index
+    stored = {each.name: each for each in index.graph.initializer if each.name in index.inputs}
+    defaults = {name: read_array(each, model.folder) for name, each in stored.items()}
+    return [{**defaults, **sample} for sample in samples]
 
 
 class RoundedModel:
@@ -137,7 +141,9 @@ class RoundedModel:
         self._model, self._weights = model, weights
         self._replaced: dict[Hashable, Array] = {}
         self._place = 0  # of the first node that was not left behind
-        self._values: list[tuple[Values, Values]] = [(each, each) for each in samples]
+        self._values: list[tuple[Values, Values]] = [
+            (each, each) for each in _add_defaults(model, samples)
+        ]
 
     def replace(self, key: Hashable, value: Array) -> None:
         """Replace weights from the next run on."""
@@ -186,8 +192,9 @@ def measure_output_noise(
 
     The shares of outputs are added up; what is not finite, and outputs of 0, count nothing.
     """
-    names = list(dict.fromkeys(each.name for each in model.proto.graph.output))
-    whole = _ModelPart(model, weights, range(len(model.index.nodes)), names, samples)
+    index, samples = model.index, _add_defaults(model, samples)
+    names = [name for name in index.outputs if name in index.producers and not index.is_constant(name)]
+    whole = _ModelPart(model, weights, range(len(index.nodes)), names, samples)
     power = dict.fromkeys(names, 0.0)
     noises: dict[Key, dict[str, float]] = {key: dict.fromkeys(names, 0.0) for key in replaced}
     for number, sample in enumerate(samples):

@@ -22,13 +22,14 @@ __all__ = [
     "measure_output_noise",
 ]
 
-BRANCHING = """g (float[n, 8] x, float[8] d) => (float[n, 8] y, float[n, 8] z)
+BRANCHING = """g (float[n, 8] x, float[8] d) => (float[n, 8] y, float[n, 8] z, float one)
 <float[8] d = {1, 2, 3, 4, 5, 6, 7, 8}> {
     two = Constant <value_float = 2.0> ()
     ut = Transpose <perm = [1, 0]> (u)
     a = MatMul(x, v)
     size = Shape(a)
-    s = Add(a, d)
+    g = MatMul(d, v)
+    s = Add(a, g)
     b = MatMul(s, ut)
     r = Relu(b)
     whole = Reshape(r, size)
@@ -39,11 +40,12 @@ BRANCHING = """g (float[n, 8] x, float[8] d) => (float[n, 8] y, float[n, 8] z)
     y = SequenceAt(kept, first)
     e = Mul(y, two)
     z = MatMul(e, w)
+    one = Add(two, two)
 }"""
 
 
 def make_branching() -> onnx.ModelProto:
-    """Return a model with weights `u`, `v`, `w` of 8 x 8, two products by `v`, one by `u` transposed.
+    """Return a model with weights `u`, `v`, `w` of 8 x 8, three products by `v`, one by `u` transposed.
 
     It has a default input, a sequence, and an If whose bodies capture tensors from far before.
     """

@@ -194,11 +194,12 @@ def test_parts_of_a_model_make_what_the_whole_makes(
     changed = onnx.ModelProto()
     changed.CopyFrom(model.proto)
     stored = {each.name: each for each in changed.graph.initializer}
-    products = [at for at, node in enumerate(nodes) if node.op_type == "MatMul"]
-    for name, at in zip("vuw", (products[0], products[1], products[3]), strict=True):
-        reading = [products[0], products[2]] if name == "v" else [at]
+    for name, read in (("v", "v"), ("u", "ut"), ("w", "w")):
+        reading = [
+            at for at, node in enumerate(nodes) if node.op_type == "MatMul" and read in node.input
+        ]
         names = [nodes[each].input[0] for each in reading]
-        found = list(rounded.run(names, at, reading[-1]))
+        found = list(rounded.run(names, reading[0], reading[-1]))
         assert [before is after for before, after in found] == [name == "v"] * 3
         for sample, (before, after) in zip(samples, found, strict=True):
             for values, proto in ((before, model.proto), (after, changed)):
@@ -225,8 +226,10 @@ def run_all(
 def test_the_noise_of_weights_is_what_each_alone_makes_in_the_outputs() -> None:
     model, rng = prepare_model(make_branching(), "net"), np.random.default_rng(5)
     samples = [{"x": rng.standard_normal((n, 8)).astype(np.float32)} for n in (3, 4)]
-    at = {node.input[1]: number for number, node in enumerate(model.index.nodes) if len(node.input) > 1}
     floats = {name: numpy_helper.to_array(model.index.stored_tensors[name]) for name in "vw"}
-    weights = [ReplaceableWeights(name, value, ((at[name], 1),)) for name, value in floats.items()]
+    weights = [
+        ReplaceableWeights(name, value, tuple((at, 1) for at in model.index.consumers[name]))
+        for name, value in floats.items()
+    ]
     found = measure_output_noise(model, weights, {"w": floats["w"] * 2, "v": floats["v"]}, samples)
     assert found == {"w": pytest.approx(1.0, rel=1e-5), "v": 0.0}
