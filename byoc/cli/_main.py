@@ -29,6 +29,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from byoc.cli._common import PanelCommand, ending_by_signals, without_silent_end
+from byoc.cli._repeated_command import repeating
 from byoc.console import (
     make_warnings_printable,
     print_errors,
@@ -377,8 +378,10 @@ def _run() -> None:
         without_silent_end(),
         _without_endless_imports(),
         watch_calls(lambda text: print_errors([text])),
+        repeating(sys.argv[1:]) as taken,
     ):
-        _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
+        if not taken:
+            _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
 
 
 def _search_garbage_rarely() -> None:
