@@ -101,7 +101,7 @@ def _unquote(word: str) -> str:
 
 
 def list_replies(given: Sequence[str], word: str) -> Iterator[Reply]:
-    """Yield the completions of a word, each as a whole; `given` are the words between it and the program.
+    """Yield the completions of a word, each as a whole; `given` are the words behind the program's name.
 
     Nothing is yielded where only the name of a file of any kind fits.
     """
@@ -122,7 +122,7 @@ def list_replies(given: Sequence[str], word: str) -> Iterator[Reply]:
 
 @dataclass
 class _Place:
-    """The place on a line: the command, how many arguments are given, an option that waits for its value."""
+    """The place on a line: its command, how many arguments it has, an option that waits for a value."""
 
     command: str = ""
     arguments: int = 0
