@@ -403,12 +403,13 @@ class TradePointReport(ReportModel):
 
 
 class QuantizedWeightReport(ReportModel):
-    """Weights of 4 bits; the fields are those of `QuantizedWeight`."""
+    """Weights in blocks; the fields are those of `QuantizedWeight`."""
 
     name: str
     shape: tuple[int, ...]
     operator: str
     decibels: Finite
+    bits: int = 4
 
 
 class PrecisionReport(ReportModel):
