@@ -38,7 +38,7 @@ VARIABLE = "BYOC_RKNN_PYTHON"
 _WORKER = Path(__file__).with_name("sdk_worker.py")
 _MISSING = (
     "rknn-toolkit2, which compiles for Rockchip's NPUs, is not here: install it into an environment "
-    f"of its own (docs/codegens.md), and name its interpreter in {VARIABLE}"
+    f"of its own (docs/vendors.md), and name its interpreter in {VARIABLE}"
 )
 _MAX_CHARACTERS = 300  # of the toolkit's message in a sentence
 _MAX_PROTO = 2**31 - 1  # bytes of a model without files
