@@ -279,9 +279,10 @@ def judge_whole_way(
 ) -> Iterator[tuple[Answer, str]]:
     """Yield the answers with why a case is not taken in the end; outcomes are added to a log.
 
-    What ends wrong or in an error counts as taken, and not as right, whatever the answer.
+    What is on the accelerator is right if its numbers are, and what ends wrong or in an error is taken
+    and not right, whatever the answer: a crash need not come again.
     """
-    options = {"ask": "everything", "codegen_options": {"timeout": "30"}, "cache": False}
+    options = {"ask": "everything", "codegen_options": {"timeout": "60"}, "cache": False}
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     known = {each["name"]: each["found"] for each in done}
     missing = [case for case in cases if case.name not in known]
@@ -298,10 +299,11 @@ def judge_whole_way(
             file.flush()
     for case in cases:
         each = known[case.name]
-        if each in {"accelerator", "host"}:
-            yield answers[case.name], "" if each == "accelerator" else each
+        if each == "host":
+            yield answers[case.name], each
         else:
-            yield replace(answers[case.name], kind="wrong", why=each), ""
+            kind = "right" if each == "accelerator" else "wrong"
+            yield replace(answers[case.name], kind=kind, why=each), ""
 
 
 def write_table(answers: Sequence[tuple[Answer, str]]) -> Iterator[str]:
