@@ -27,6 +27,7 @@ gc.disable()
 
 GOLDEN = Path(__file__).parent / "golden"
 _CACHES = count()
+_LONG_RUN = 300  # seconds of tests; nobody waits for less
 
 # New examples in each run, also where hypothesis finds that it runs for a server (`CI` is set). No
 # example fails since a busy machine took long for it.
@@ -95,6 +96,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(100_000, 10, 20)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the files whose tests took longest, where there were many: what a faster run begins with."""
+    spent: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                spent[report.nodeid.partition("::")[0]] += report.duration
+    if spent.total() > _LONG_RUN:
+        terminalreporter.section("files that took longest")
+        for file, seconds in spent.most_common(40):
+            terminalreporter.write_line(f"{seconds:7.0f} s  {file}")
 
 
 @pytest.fixture(autouse=True, scope="session")

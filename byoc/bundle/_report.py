@@ -120,6 +120,7 @@ class VerificationReport(ReportModel):
     `judge` if onnxruntime computed what is expected, and `reach` if regions were not compared. The
     errors are the worst on some `samples`. `tie_breaks` are those of outputs and regions, of most rows
     first. `layers_not_compared` says which regions' quantized layers were not compared alone, and why.
+    `cached` says that the verdict is that of an earlier run of the same command on the same files.
     """
 
     against: str
@@ -133,6 +134,7 @@ class VerificationReport(ReportModel):
     notes: tuple[str, ...] = ()
     tie_breaks: tuple[TieBreakReport, ...] = ()
     layers_not_compared: str = ""
+    cached: bool = False
 
 
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
@@ -401,12 +403,13 @@ class TradePointReport(ReportModel):
 
 
 class QuantizedWeightReport(ReportModel):
-    """Weights of 4 bits; the fields are those of `QuantizedWeight`."""
+    """Weights in blocks; the fields are those of `QuantizedWeight`."""
 
     name: str
     shape: tuple[int, ...]
     operator: str
     decibels: Finite
+    bits: int = 4
 
 
 class PrecisionReport(ReportModel):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from byoc.console import print_table
 from byoc.errors import InputError, must_propagate
@@ -301,6 +301,35 @@ def read_part(step: str) -> tuple[int, int | None]:
         return 0, None
     number, total = int(found[-1][1]), int(found[-1][2])
     return (max(number - 1, 0), total) if number <= total else (0, None)
+
+
+def _fold_choices(names: str, width: int) -> str:
+    """Return an option and its choices, `<a|b|c>`, in lines of no more than the width of a help."""
+    lines = [""]
+    for part in re.split(r"(?<=\|)", names):
+        if lines[-1] and len(lines[-1]) + len(part) + 2 > width:
+            lines.append("    ")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+class PanelCommand(TyperCommand):
+    """A verb whose help has the options that most users need first, and the others in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options in no group, and those of each group."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                argument = parameter.param_type_name == "argument"
+                group = getattr(parameter, "rich_help_panel", None) or "Options"
+                names = _fold_choices(record[0], formatter.width)
+                panels.setdefault("Arguments" if argument else str(group), []).append((names, record[1]))
+        for title, records in panels.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class DefaultGroup(TyperGroup):

@@ -11,7 +11,7 @@ import typer
 import byoc.support.cache
 import byoc.support.trust
 from byoc import bundle
-from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows
+from byoc.cli._common import FormatOption, OutputFormat, PanelCommand, print_json, print_rows
 from byoc.codegen import parse_size
 from byoc.console import format_count, format_quantity, print_line, print_table
 from byoc.errors import InputError
@@ -50,7 +50,7 @@ def cache(
         )
 
 
-@app.command("clear")
+@app.command("clear", cls=PanelCommand)
 def clear(
     context: typer.Context,
     folder: FolderOption = None,
@@ -64,7 +64,7 @@ def clear(
     print_line(f"{opened.folder}: {format_count(removed, 'result')} removed")
 
 
-@app.command("limit")
+@app.command("limit", cls=PanelCommand)
 def limit(
     size: Annotated[str, typer.Argument(metavar="SIZE", help="The most bytes, such as 500MiB or 8GiB.")],
     context: typer.Context,

@@ -10,23 +10,34 @@ else to standard error. With BYOC_DEBUG=1 in the environment every error comes w
 import atexit
 import gc
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from io import BufferedWriter, FileIO, TextIOWrapper
 from mmap import mmap
+from shutil import get_terminal_size
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
-from byoc.cli._common import ending_by_signals, without_silent_end
-from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
+from byoc.cli._common import PanelCommand, ending_by_signals, without_silent_end
+from byoc.cli._repeated_command import repeating
+from byoc.console import (
+    make_warnings_printable,
+    print_errors,
+    print_line,
+    print_lines,
+    print_table,
+    print_traceback,
+)
 from byoc.errors import (
     InputError,
     MissingRuntimeError,
@@ -43,7 +54,6 @@ _NO_THREAD = "can't start new thread"
 _BLAS_MODULES = ("scipy.linalg", "scipy.special")
 _BLAS_BYTES = 48 << 20
 _BLAS_THREAD_BYTES = 42 << 20
-_COMPLETE = "_BYOC_COMPLETE"  # by which a shell asks for its script, or for completions
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 _OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
@@ -87,6 +97,10 @@ GROUPS = {
             "Make the driver in C that runs a bundle's regions.",
         ),
         "cache": ("_kept_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
+        "completion": (
+            "_main:completion",
+            "Print what makes a shell complete verbs, options and names.",
+        ),
     },
     "Prepare a model": {
         "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
@@ -154,6 +168,8 @@ byoc make-driver m.byoc -o libdla.so
 byoc make-driver m.byoc -o libdla.so --cc "aarch64-linux-gnu-gcc -O3"
 byoc cache
 byoc cache clear --codegen dla
+byoc completion
+byoc completion bash
 byoc zoo
 byoc zoo fetch yunet swift_f0
 byoc simplify model.onnx -o simple.onnx
@@ -197,18 +213,28 @@ def load_verb(name: str) -> Any:
     command = get_command(app)
     command.name = name
     _add_examples(command, f"byoc {name}")
-    if _COMPLETE in os.environ:
-        import_module("byoc.cli._completion").complete_values(command, name)
     return command
 
 
 def _add_examples(command: Any, path: str) -> None:
     """Put its examples below the help of a verb, and of each command of a verb."""
-    mine = [f"  {line}" for line in EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
+    mine = [line for line in EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
     if mine:
-        command.epilog = "\n".join(["\b", "Examples:", *mine])
+        command.epilog = "\n".join(["\b", "Examples:", *(each for line in mine for each in _fold(line))])
     for name, inner in getattr(command, "commands", {}).items():
         _add_examples(inner, f"{path} {name}")
+
+
+def _fold(example: str) -> Iterator[str]:
+    """Yield the lines of a command for a terminal of this width, so that a shell takes all as one."""
+    width = get_terminal_size().columns - 6  # the help's margin, ours, and a backslash
+    line = ""
+    for part in re.split(r" (?=-|> )", example):  # an option stays with what it takes
+        if line and len(line) + len(part) >= width:
+            yield f"  {line} \\"
+            line = " "
+        line += f" {part}" if line else part
+    yield f"  {line}"
 
 
 _PLAIN_MESSAGES = {
@@ -231,24 +257,6 @@ def _make_usage_printable() -> Iterator[None]:
                 message = ours
         error.message = escape_unprintable(message)
         raise
-
-
-class PanelCommand(TyperCommand):
-    """A verb whose help has the options that most users need first, and the others in groups."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the options in no group, and those of each group."""
-        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                argument = parameter.param_type_name == "argument"
-                group = getattr(parameter, "rich_help_panel", None) or "Options"
-                panels.setdefault("Arguments" if argument else str(group), []).append(record)
-        for title, records in panels.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
 
 
 class _LazyGroup(TyperGroup):
@@ -308,7 +316,44 @@ def _describe(
     """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
 
 
-def main() -> None:
+class Shell(StrEnum):
+    """A shell that completes lines by asking byoc."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    shell: Annotated[
+        Shell | None, typer.Argument(help="The shell; unless given, what to do is said.")
+    ] = None,
+) -> None:
+    """Print what makes a shell complete verbs, options and names.
+
+    Run the output at the start of the shell, as `byoc completion` without a name says.
+    """
+    # Only now: a verb is found by this module, and all others would load it, too.
+    from byoc.cli._completion import read_script  # noqa: PLC0415
+
+    if shell is not None:
+        print_lines(read_script(shell).splitlines())
+        return
+    print_line("Add the line of your shell to the file that it reads first:")
+    print_table(
+        [
+            {"shell": "bash", "file": "~/.bashrc", "line": 'eval "$(byoc completion bash)"'},
+            {"shell": "zsh", "file": "~/.zshrc", "line": 'eval "$(byoc completion zsh)"'},
+            {
+                "shell": "fish",
+                "file": "~/.config/fish/config.fish",
+                "line": "byoc completion fish | source",
+            },
+        ]
+    )
+
+
+def run_command_line() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
     try:
         _run()
@@ -328,15 +373,15 @@ def _run() -> None:
     make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
-    if _COMPLETE in os.environ:
-        import_module("byoc.cli._completion").prepare_completion()
     with (
         ending_by_signals(),
         without_silent_end(),
         _without_endless_imports(),
         watch_calls(lambda text: print_errors([text])),
+        repeating(sys.argv[1:]) as taken,
     ):
-        _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
+        if not taken:
+            _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
 
 
 def _search_garbage_rarely() -> None:

@@ -14,6 +14,7 @@ from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
+    PanelCommand,
     print_json,
     print_rows,
     reserve_stdout,
@@ -40,7 +41,7 @@ def zoo(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
     print_rows(rows, form)
 
 
-@app.command("fetch")
+@app.command("fetch", cls=PanelCommand)
 def fetch(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Trained models.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Fetch all of them.")] = False,

@@ -16,6 +16,7 @@ from byoc.cli._common import (
     DefaultGroup,
     FormatOption,
     OutputFormat,
+    PanelCommand,
     VerboseOption,
     leave_by_reports,
     print_json,
@@ -51,7 +52,7 @@ def package() -> None:
     """
 
 
-@app.command("make")
+@app.command("make", cls=PanelCommand)
 @take_options(PackageOptions, first=("output", "devices"), optional=("rules",))
 def make(
     models: ModelsArgument,
@@ -68,7 +69,7 @@ def make(
     _write(models, options, verbose, form, allow_unverified)
 
 
-@app.command("add")
+@app.command("add", cls=PanelCommand)
 @take_options(PackageOptions, first=("devices", "output"), optional=("rules", "output"))
 def add(  # noqa: PLR0913, PLR0917 - typer gives each
     package: PackageArgument,
@@ -117,7 +118,7 @@ def _print_package(path: Path) -> None:
     print_line(f"Written to {path}: {bundle.measure_package(path).describe()}")
 
 
-@app.command("remove")
+@app.command("remove", cls=PanelCommand)
 def remove(
     package: PackageArgument,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The models to leave out.")],
@@ -132,7 +133,7 @@ def remove(
     _print_package(output or package)
 
 
-@app.command("split")
+@app.command("split", cls=PanelCommand)
 def split(
     package: PackageArgument,
     device: Annotated[str, typer.Option("--for", metavar="DEVICE", help="The device to ship for.")],
@@ -171,7 +172,7 @@ class ExportFlags:
     trust: bool = flag_field(Flag("Take weights outside, whoever made it.", Syntax.SWITCH), False)
 
 
-@app.command("export")
+@app.command("export", cls=PanelCommand)
 @take_options(ExportFlags)
 def export(
     source: Annotated[Path, typer.Argument(help="A bundle or a package: a folder or a packed file.")],

@@ -16,6 +16,7 @@ from byoc import codegen, costs
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    PanelCommand,
     TableRow,
     make_file_rows,
     print_json,
@@ -271,7 +272,7 @@ def cost_models(context: typer.Context, form: FormatOption = OutputFormat.text) 
     print_rows(_name_options(rows) if form is OutputFormat.text else rows, form)
 
 
-@cost_app.command("check")
+@cost_app.command("check", cls=PanelCommand)
 def check_cost_models(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Cost files, or names of some.")],
     form: FormatOption = OutputFormat.text,

@@ -18,6 +18,7 @@ from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
+    PanelCommand,
     TableRow,
     VerboseOption,
     make_file_rows,
@@ -86,7 +87,7 @@ def _list_generations(names: Iterable[str], default: str, form: OutputFormat) ->
     return sorted_names if form is OutputFormat.json else ", ".join(sorted_names)
 
 
-@app.command("check")
+@app.command("check", cls=PanelCommand)
 def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Rule files, or names of some.")],
     form: FormatOption = OutputFormat.text,
@@ -124,7 +125,7 @@ def _describe_success(row: TableRow) -> str:
     )
 
 
-@app.command("ask")
+@app.command("ask", cls=PanelCommand)
 def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
     file: Annotated[str, typer.Argument(metavar="FILE", help="A rule file, or the name of one.")],
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models to ask about.")],
@@ -217,13 +218,13 @@ def _count_others(nodes: int) -> str:
     return f", and {nodes - 1} like it" if nodes > 1 else ""
 
 
-@app.command("schema")
+@app.command("schema", cls=PanelCommand)
 def schema() -> None:
     """Print the JSON Schema of rule files, which editors complete and check them by."""
     print_json(byoc.rules.make_json_schema())
 
 
-@app.command("composites")
+@app.command("composites", cls=PanelCommand)
 def composites(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this one in full.")] = None,
     form: FormatOption = OutputFormat.text,

@@ -16,6 +16,7 @@ from byoc import comparison, reporting
 from byoc.cli._common import (
     DefaultGroup,
     OutputFormat,
+    PanelCommand,
     print_json,
     print_rows,
     read_links,
@@ -77,7 +78,7 @@ def study() -> None:
     """
 
 
-@app.command("run")
+@app.command("run", cls=PanelCommand)
 def run(  # noqa: PLR0913 - the options of the verb
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The axes of the study.")],
     *,
@@ -131,7 +132,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(1)
 
 
-@app.command("replay")
+@app.command("replay", cls=PanelCommand)
 def replay(  # noqa: PLR0913 - the options of the verb
     saved: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `byoc study --save` wrote.")],
     *,
@@ -166,7 +167,7 @@ def replay(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(1)
 
 
-@app.command("plot")
+@app.command("plot", cls=PanelCommand)
 def plot(  # noqa: PLR0913 - the options of the verb
     results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     *,
@@ -202,7 +203,7 @@ def plot(  # noqa: PLR0913 - the options of the verb
     print_lines(written)
 
 
-@app.command("table")
+@app.command("table", cls=PanelCommand)
 def table(
     results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     form: Annotated[
@@ -228,7 +229,7 @@ def table(
     print_lines(["", f"Compared {comparison.describe_over(rows, over.value, groups)}."])
 
 
-@app.command("schema")
+@app.command("schema", cls=PanelCommand)
 def schema() -> None:
     """Print the JSON Schema of study files, for editors."""
     print_json(comparison.make_study_schema())

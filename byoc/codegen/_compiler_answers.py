@@ -6,6 +6,8 @@ compiler, its options, this machine.
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,6 +136,10 @@ def hash_compiler(codegen: Codegen, options: Any) -> str:
         described = codegen.describe_compiler(options)
     else:
         described = describe_compiler(codegen, options)
+    own = {(name[4:], value) for name, value in (described or {}).items() if name[:4] == "own "}
+    if described is None or own - {*os.environ.items()}:
+        # Only the codegen can say whether that still holds: a command of which it is a part runs anew.
+        sys.audit("byoc.asked_elsewhere")
     return "" if described is None else _hash_json(described)
 
 

@@ -28,6 +28,7 @@ _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _HYPHEN_OR_QUOTED = re.compile(r"('[^']*')|-")
 _NUMBER = re.compile(r"-?[0-9]+")
 _MAX_SIZE = 2**63 - 1
+_EXPECTED = "a size is written as 4, a relation as past+seq, a range as 1..64"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,9 @@ def _read_given(
         if ends is None:
             meaning = _read_extent(value, origin, names)
             for inner in sorted(list_dim_names(meaning)):
-                _check_name(inner, names, f"{origin}: no input has a dimension named '{inner}'")
+                _check_name(
+                    inner, names, f"{origin}: no input has a dimension named '{inner}'", _EXPECTED
+                )
             equations.append(_Equation(name, meaning, origin))
             continue
         ranges[name] = int(ends[1]), int(ends[2])
@@ -155,10 +158,11 @@ def _read_given(
     return ranges, equations
 
 
-def _check_name(name: str, known: Collection[str], problem: str) -> None:
+def _check_name(name: str, known: Collection[str], problem: str, expected: str = "") -> None:
     if name not in known:
         listed = f"open dimensions: {', '.join(known)}" if known else "no input has an open dimension"
-        raise InputError(f"{problem}{suggest_nearest(name, known)}; {listed}")
+        hint = suggest_nearest(name, known)
+        raise InputError("; ".join(filter(None, (f"{problem}{hint}", expected, listed))))
 
 
 def _read_shape(proto: ModelProto, name: str, shape: Sequence[Dim]) -> Iterator[_Equation]:
@@ -258,7 +262,7 @@ def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int |
     found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
     opaque = found == text and not text.isidentifier() and text not in known
     if found is None or (opaque and list_dim_names(found) == {text}):
-        raise InputError(f"{origin}: '{given}' is no size, relation or range")
+        raise InputError(f"{origin}: '{given}' is no size, relation or range; {_EXPECTED}")
     return found
 
 

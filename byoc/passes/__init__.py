@@ -39,3 +39,24 @@ if TYPE_CHECKING:
     from byoc.passes._twin_forms import VIEW_KEY, ChosenForm, TwinForm, find_forms, find_twins
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)
+
+BUILT_IN = {
+    "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
+    "drop-dropout": "byoc.passes._clean_set:DropDropout",
+    "drop-identity": "byoc.passes._clean_set:DropIdentity",
+    "drop-nan-guards": "byoc.passes._cleaning:DropNanGuards",
+    "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
+    "flatten-to-reshape": "byoc.passes._clean_set:FlattenToReshape",
+    "flat-form": "byoc.passes._flat_forms:FlatForm",
+    "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
+    "fold-scales": "byoc.passes._folded_scales:FoldScales",
+    "fold-shapes": "byoc.passes._clean_set:FoldShapes",
+    "frame-form": "byoc.passes._frame_forms:FrameForm",
+    "narrow-doubles": "byoc.passes._narrow_forms:NarrowDoubles",
+    "narrow-integers": "byoc.passes._narrow_forms:NarrowIntegers",
+    "planar-form": "byoc.passes._planar_forms:PlanarForm",
+    "pooled-mean": "byoc.passes._planar_forms:PooledMean",
+    "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
+    "simplify": "byoc.passes._simplify:Simplify",
+}
+"""Where each pass that comes with byoc is, by name; imported when it is asked for."""

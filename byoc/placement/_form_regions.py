@@ -12,8 +12,8 @@ from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
 
 # Connected components of small and large graphs that are given by their edges.
 
-# Up to so many edges, Python takes less time than one call of scipy, whose import takes 0.15 s more.
-_MAX_IN_PYTHON = 200
+# Up to so many edges, Python takes a few milliseconds, and the import of scipy 0.15 s or more.
+_MAX_IN_PYTHON = 1000
 
 
 def find_components(

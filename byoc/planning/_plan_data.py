@@ -168,7 +168,7 @@ class PreciseUnit:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """Weights of 4 bits: their name in the model, shape, the operator that has them, and their error.
+    """Weights in blocks: their name in the model, shape, operator that has them, error, and bits.
 
     `decibels` is the ratio of the sum of the squared weights to that of their squared errors; where they
     were rounded on data, of the squared outputs on it to the squared errors of these.
@@ -178,6 +178,7 @@ class QuantizedWeight:
     shape: tuple[int, ...]
     operator: str
     decibels: float
+    bits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class LoweredPrecision:
     is taken and those that keep more than every cheaper one that was tried, by cost; by expected noise
     each is within a share `trade_gap` of the least cost.
 
-    `weights` are those that have 4 bits, where `dtype` is `int4-weights`: regions compute as before.
+    `weights` are those that have few bits, where `dtype` is `int4-weights`: regions compute as before.
     `seen` has, of tensors of the given model whose values were measured, the least and the greatest
     value, and the share of the values that the method left outside of the range that it chose.
     """

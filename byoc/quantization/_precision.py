@@ -324,7 +324,8 @@ class Precision:
     """The precision that the user wants for regions.
 
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target, or `int4-weights`: the
-    weights of matrix products alone, with a scale for each `block` of them. Ranges come from
+    weights of matrix products alone, with a scale for each `block` of them, in at most `weight_bits` on
+    average where these are given. Ranges come from
     `calibration`, a file of them, or are measured on `data`, a folder or `random`: `method` chooses
     them, None compares several. `effort` is how much is tried on data, `normal` unless given. With a
     `budget` units are in 16 bits or in floating point, at the least predicted cost, so that outputs on
@@ -391,6 +392,18 @@ class Precision:
         ),
     )
 
+    weight_bits: float | None = declare_field(
+        None,
+        "how many bits a weight takes on average at most with `int4-weights`, scales included.",
+        Flag(
+            "With --quantize int4-weights: store weights in 2, 4 or 8 bits or as they are, by tensor, "
+            "so that each takes at most so many bits on average, scales included.",
+            Syntax.NUMBER,
+            metavar="NUMBER",
+            panel=Panel.PRECISION,
+        ),
+    )
+
     def __post_init__(self) -> None:
         """Raise InputError for a value of another type than declared, or a type nothing computes in."""
         check_types(Precision, vars(self))
@@ -401,6 +414,13 @@ class Precision:
             _check_block(self.block)
             if self.quantize != WEIGHTS:
                 raise InputError(f"--block {self.block}: is for --quantize {WEIGHTS} alone")
+        if self.weight_bits is not None:
+            if not 0 < self.weight_bits < inf:
+                raise InputError(f"--weight-bits {self.weight_bits:g}: must be a number above 0")
+            if self.quantize != WEIGHTS:
+                raise InputError(
+                    f"--weight-bits {self.weight_bits:g}: is for --quantize {WEIGHTS} alone"
+                )
         if self.effort is not None:
             if self.effort not in EFFORTS:
                 raise InputError(f"effort: {self.effort} is not among {', '.join(EFFORTS)}")
@@ -425,6 +445,8 @@ class Precision:
         file = Path(given).name if isinstance(given, (str, Path)) else None
         block = {} if self.quantize != WEIGHTS else {"block": str(self.block or DEFAULT_BLOCK)}
         effort = {} if self.effort is None else {"effort": self.effort}
+        if self.weight_bits is not None:
+            block["weight_bits"] = f"{self.weight_bits:g}"
         return (
             block
             | effort

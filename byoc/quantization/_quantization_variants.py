@@ -14,7 +14,7 @@ from byoc.model import (
 from byoc.numerics import convert_to_db
 from byoc.planning import WIDE
 from byoc.quantization._accuracy_measures import find_float_outputs, measure_noise_by_sample
-from byoc.quantization._bias_correction import ChannelMeans, measure_bias_shifts
+from byoc.quantization._biases import ChannelMeans, measure_bias_shifts
 from byoc.quantization._calibrate import CalibrationState, measure_ranges
 from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges
 from byoc.quantization._candidates import TargetRequirements

@@ -340,7 +340,7 @@ def _quantize_chosen_weights(
     """Quantize the weights of a model's matrix products, with notes on what was left."""
     report_step("quantize weights")
     samples, given = _read_weight_samples(model, wanted)
-    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK, samples)
+    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK, samples, wanted.weight_bits)
     by_reason: dict[str, list[str]] = {}
     for name, reason in done.left.items():
         by_reason.setdefault(reason, []).append(f"'{name}'")
@@ -356,6 +356,8 @@ def _quantize_chosen_weights(
                 f"weights rounded without --data, on which their inputs cannot be measured: {names}",
             )
         )
+    if done.choice:
+        notes.append(Note("note", done.choice))
     if not done.weights:
         notes.append(Note("note", "nothing is quantized"))
     return ChosenPrecision(done.model, tuple(targets), notes=(*notes, *given), weights=done.weights)

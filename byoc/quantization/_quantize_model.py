@@ -12,6 +12,7 @@ from byoc.errors import InputError, Verdict, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
 from byoc.patterns import group_units
 from byoc.planning import WIDE
+from byoc.quantization._biases import join_biases
 from byoc.quantization._calibrators import EIGHT_BITS, GivenQuantization, Ranges
 from byoc.quantization._candidates import (
     QuantizationCandidate,
@@ -37,7 +38,6 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
-from byoc.quantization._product_biases import join_biases
 from byoc.rules import Annotator, Target
 
 _MAX_NAMES = 3  # in a sentence

@@ -1,4 +1,4 @@
-"""Quantization of weights alone: those of matrix products to 4 bits, with a scale for each block.
+"""Quantization of weights alone: those of matrix products to few bits, with a scale for each block.
 
 Activations stay as they are, so no data is needed; where there is some, weights are rounded by what they
 are multiplied with. A product becomes com.microsoft's MatMulNBits where
@@ -7,11 +7,11 @@ which any target has whose compiler unpacks constants.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,84 +19,185 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
 from byoc.model import (
-    DTYPE_NUMBERS,
     EditableGraph,
     GraphIndex,
     Model,
     build_node,
     copy_without,
     drop_named,
-    get_stated_attributes,
-    is_large,
-    is_onnx,
     prepare_model,
 )
-from byoc.model.schemas import get_schema
 from byoc.planning import QuantizedWeight
-from byoc.quantization._precision import LEAST_BLOCK, read_constant
+from byoc.quantization._precision import read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
 from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
-from byoc.quantization._weight_rounding import WeightedNode, measure_moments
+from byoc.quantization._weight_products import (
+    CONTRIB,
+    WeightProduct,
+    find_lookups,
+    find_products,
+    get_bias,
+    shorten_block,
+)
+from byoc.quantization._weight_rounding import WeightedNode
+from byoc.quantization._weight_samples import (
+    BitChoice,
+    InputMoments,
+    ReplaceableWeights,
+    RoundedModel,
+    Samples,
+    WeightOption,
+    choose_options,
+    measure_output_noise,
+    sum_moments,
+)
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples
 from byoc.support import report_step
 
-_FLOATS = ("float32", "float16")
-_CONTRIB = "com.microsoft"
-_MATRIX_RANK = 2  # of the weights of MatMulNBits
-_BITS = 4  # of a stored weight
+_BITS = 4  # of a stored weight, unless another number is chosen
+_TABLE_BITS = 8  # of a table that Gather reads as well: what it gives is what all layers read
 _BIAS = 5  # the input of MatMulNBits that is added
+_NOISE_SAMPLES = 8  # on which the noise of each tensor of weights is measured
 _MAX_INPUTS = 8192
 """Products that sum up more are rounded without moments, which would take over half a gibibyte."""
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A model whose matrix products have weights of 4 bits; `left` says why others have not, by name.
+    """A model whose matrix products have weights in blocks; `left` says why others have not, by name.
 
-    `without_data` are the names of those that were rounded without the samples that were given.
+    `without_data` are the names of those that were rounded without the samples that were given, `choice`
+    says what a budget of bits was spent on, empty without one.
     """
 
     model: Model
     weights: tuple[QuantizedWeight, ...]
     left: Mapping[str, str]
     without_data: tuple[str, ...] = ()
-
-
-def _shorten_block(block: int, inputs: int) -> int:
-    """Return the shortest block that holds all inputs, where that is shorter."""
-    return min(block, max(LEAST_BLOCK, 1 << (inputs - 1).bit_length()))
+    choice: str = ""
 
 
 def quantize_weights(
-    model: Model, targets: Sequence[Target], block: int, samples: Sequence[Mapping[str, Any]] = ()
+    model: Model,
+    targets: Sequence[Target],
+    block: int,
+    samples: Samples = (),
+    most_bits: float | None = None,
 ) -> QuantizedWeights:
     """Return a model whose MatMul and Gemm nodes have weights of 4 bits in blocks.
 
     With `samples` the errors of products on them are made small, else those of the weights. A table that
-    Gather reads as well is one tensor of 4 bits for both, where its blocks are along its rows.
+    Gather reads as well is one tensor of 8 bits for both, where its blocks are along its rows. With
+    `most_bits` tensors have 2, 4 or 8 bits or stay as they are, so that a weight of all takes at most so
+    many on average, scales and zeros included, and outputs have the least noise.
 
     Left as they are: those in bodies, those of other types than float32 and float16, small ones, and
     those that need DequantizeLinear where the model cannot be of an operator set with blocks (21).
-    Raises InputError for weights that are not finite, and samples that the model does not run with.
+    Raises InputError for weights that are not finite, samples that the model does not run with, and
+    fewer bits than are possible.
     """
-    products, left = _find_products(model.index)
+    products, left = find_products(model.index)
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
     rewriter = _choose_forms(model, products, left, targets, block)
+    choice = ""
+    if most_bits is not None and rewriter.products:
+        rewriter, choice = _choose_bits(rewriter, targets, samples, most_bits)
     without_data: tuple[str, ...] = ()
     if samples and rewriter.products:
         rounded = _round_on_samples(rewriter, samples)
-        keys = dict.fromkeys(map(rewriter.make_key, rewriter.products))
-        without_data = tuple(key.name for key in keys if key not in rounded)
+        without_data = tuple(key.name for key in rewriter.readers if key not in rounded)
         rewriter = replace(rewriter, rounded=rewriter.rounded | rounded)
     left = {name: why for name, why in left.items() if name not in rewriter.lookups}
-    return replace(rewriter.quantize(), left=left | rewriter.left, without_data=without_data)
+    left |= rewriter.left
+    return replace(rewriter.quantize(), left=left, without_data=without_data, choice=choice)
+
+
+def _choose_bits(
+    rewriter: "_ProductRewriter", targets: Sequence[Target], samples: Samples, most: float
+) -> "tuple[_ProductRewriter, str]":
+    """Return products with the bits of least noise within a budget, and what was chosen, in words.
+
+    Only such bits are chosen with which targets take each product that they take else. Behind a
+    DequantizeLinear, and of tables, there are 4 and 8: no compiler takes its int2. Noise is measured on
+    samples, each tensor in 4 bits alone, and else the share of the squared weights that is lost.
+    """
+    usual = _find_taken(rewriter.quantize().model.index, targets)
+    names = {key.name for key in rewriter.readers}
+    options: dict[str, list[WeightOption]] = {name: [] for name in names}
+    shares = {}
+    for bits in (2, 4, 8):
+        other = replace(rewriter, bits=dict.fromkeys(names, bits))
+        lost = usual - _find_taken(other.quantize().model.index, targets)
+        for key, read in other.readers.items():
+            made = other.round(read[0])
+            shares[key.name, bits] = made.error / made.squares if made.squares else 0.0
+            is_narrow = bits < _BITS and (
+                key.name in other.lookups or any(each.output in other.plain for each in read)
+            )
+            if not is_narrow and not any(each.output in lost for each in read):
+                options[key.name].append(WeightOption(bits, made.nbytes, shares[key.name, bits]))
+    scale = _measure_noise(replace(rewriter, bits=dict.fromkeys(names, _BITS)), samples[:_NOISE_SAMPLES])
+    elements = 0
+    for name, found in options.items():
+        unit = scale[name] / shares[name, _BITS] if shares[name, _BITS] else 0.0
+        found[:] = [each._replace(noise=each.noise * unit) for each in found]
+        stored = read_constant(rewriter.model.index, name, rewriter.model.folder)
+        found.append(WeightOption(8 * stored.itemsize, stored.nbytes, 0.0))
+        elements += stored.size
+    chosen = choose_options(list(options.values()), int(most * elements / 8))
+    if chosen is None:
+        least = 8 * sum(min(each.nbytes for each in found) for found in options.values()) / elements
+        raise InputError(
+            f"{rewriter.model.source}: --weight-bits {most:g}: with blocks of {rewriter.block} and the "
+            f"forms that targets take weights need {least:.3f} bits on average"
+        )
+    return _apply(rewriter, dict(zip(options, chosen.options, strict=True)), chosen, elements)
+
+
+def _apply(
+    rewriter: "_ProductRewriter",
+    options: Mapping[str, WeightOption],
+    chosen: BitChoice,
+    elements: int,
+) -> "tuple[_ProductRewriter, str]":
+    """Return products with bits as chosen, those left out that stay as they are, and that in words."""
+    in_float = {name for name, option in options.items() if option.bits > _TABLE_BITS}
+    kept = [each for key, read in rewriter.readers.items() if key.name not in in_float for each in read]
+    counts = Counter(option.bits for option in options.values())
+    used = ", ".join(f"{count} of {bits} bits" for bits, count in sorted(counts.items()))
+    over = chosen.noise / chosen.bound - 1 if chosen.bound > 0 else 0.0
+    words = (
+        f"weights take {8 * chosen.nbytes / elements:.3f} bits on average: {used}; "
+        f"no other choice has less expected noise by over {over:.1%}"
+    )
+    bits = {name: option.bits for name, option in options.items()}
+    return replace(rewriter, products=sorted(kept, key=lambda each: each.number), bits=bits), words
+
+
+def _measure_noise(rewriter: "_ProductRewriter", samples: Samples) -> dict[str, float]:
+    """Return the noise that each tensor of weights makes, by name, as measured on samples.
+
+    Without samples it is the lost share of the squared weights, once for each node that reads them.
+    """
+    readers = rewriter.readers
+    if not samples:
+        found = {}
+        for key, read in readers.items():
+            made, places = rewriter.round(read[0]), len(read) + len(rewriter.lookups.get(key.name, ()))
+            found[key.name] = places * made.error / made.squares if made.squares else 0.0
+        return found
+    values = {key: rewriter.round(read[0]).restore() for key, read in readers.items()}
+    turned = {key: value if key.inputs else value.T for key, value in values.items()}
+    weights = rewriter.list_replaceable(readers)
+    measured = measure_output_noise(rewriter.model, weights, turned, samples)
+    return {key.name: noise for key, noise in measured.items()}
 
 
 def _choose_forms(
     model: Model,
-    products: Sequence["_Product"],
+    products: Sequence["WeightProduct"],
     left: dict[str, str],
     targets: Sequence[Target],
     block: int,
@@ -119,172 +220,44 @@ def _choose_forms(
     except InputError as error:
         left |= {product.weights: str(error) for product in plain.values()}
         return replace(rewriter, products=[each for each in products if each.output not in plain])
-    again, _ = _find_products(raised.index)
+    again, _ = find_products(raised.index)
     return replace(rewriter, model=raised, products=again, plain=frozenset(plain))
 
 
 def _round_on_samples(
-    rewriter: "_ProductRewriter", samples: Sequence[Mapping[str, Any]]
+    rewriter: "_ProductRewriter", samples: Samples
 ) -> "dict[_RoundingKey, WeightBlocks]":
     """Return the weights of products by the moments of their inputs, where these can be measured.
 
-    Weights of several products are rounded by the sum of their moments. They have zeros where they have
-    them without moments. Left out are those whose inputs are 0 in all samples, finite in none, or so
-    large that their squares are beyond float32.
+    Tables that Gather reads come first, then products in the order of the model, those that read the
+    same at once, each on what the weights before make of its inputs. Weights of several products are
+    rounded by the sum of their moments. They have zeros where they have them without moments. Left out
+    are those whose inputs are 0 in all samples, finite in none, or so large that their squares are
+    beyond float32.
     """
-    model = rewriter.model
-    readers: dict[_RoundingKey, list[_Product]] = {}
-    for product in rewriter.products:
-        readers.setdefault(rewriter.make_key(product), []).append(product)
-    nodes: dict[str, WeightedNode] = {}
-    keys: dict[str, _RoundingKey] = {}
-    for key, read in readers.items():
-        found = [WeightedNode(model.index.nodes[each.number], each.shape) for each in read]
+    nodes = rewriter.model.index.nodes
+    steps: dict[tuple[bool, tuple[str, ...]], list[_RoundingKey]] = {}
+    weighted: dict[_RoundingKey, list[WeightedNode]] = {}
+    for key, read in rewriter.readers.items():
+        found = [WeightedNode(nodes[each.number], each.shape) for each in read]
         if found[0].inputs <= _MAX_INPUTS and all(each.can_be_patched for each in found):
-            nodes |= {each.output: weighted for each, weighted in zip(read, found, strict=True)}
-            keys |= {each.output: key for each in read}
-    summed: dict[_RoundingKey, NDArray[np.float64]] = {}
-    waiting = Counter(keys.values())
-    done = {}
-    for weighted, moments in measure_moments(model, nodes.values(), samples):
-        key = keys[weighted.node.output[0]]
-        summed[key] = summed.get(key, 0.0) + moments.products[0]
-        waiting[key] -= 1
-        if not waiting[key]:
-            report_step(f"round {key.name}")
-            total = summed.pop(key)
-            # Nothing was measured where inputs are 0, finite in no sample, or their squares are not.
-            if not (total.any() and np.isfinite(total).all()):
-                continue
-            if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
-                total += np.eye(len(total)) * np.diag(total).mean()
-            done[key] = rewriter.round(readers[key][0], total)
+            weighted[key] = found
+            names = tuple(each.node.input[0] for each in found)
+            steps.setdefault((key.name not in rewriter.lookups, names), []).append(key)
+    rounded = RoundedModel(rewriter.model, rewriter.list_replaceable(weighted), samples)
+    done: dict[_RoundingKey, WeightBlocks] = {}
+    for (is_product, names), keys in sorted(steps.items(), key=lambda step: step[0][0]):
+        report_step(f"round {keys[0].name}")
+        numbers = [each.number for each in rewriter.readers[keys[0]]]
+        runs = rounded.run(names, min(numbers) if is_product else 0, max(numbers))
+        moments = sum_moments(weighted[keys[0]], runs)
+        if not moments.is_measured:
+            continue
+        for key in keys:
+            done[key] = rewriter.round(rewriter.readers[key][0], moments)
+            value = done[key].restore()
+            rounded.replace(key, value if key.inputs else value.T)
     return done
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A matrix product by a constant: the node's number and output, and the weights' name and shape.
-
-    `inputs` is the axis of the weights that is summed over. `fits` says that MatMulNBits can do it.
-    `table` is the stored matrix that has a row for each output, the weights or what they are the
-    transpose of; empty where there is none.
-    """
-
-    number: int
-    output: str
-    weights: str
-    shape: tuple[int, ...]
-    inputs: int
-    fits: bool
-    table: str
-
-
-def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
-    """Return the products to quantize, and why other large matrices are left, by their names."""
-    products = []
-    left: dict[str, str] = {}
-    for number, node in enumerate(index.nodes):
-        if number in index.constant_nodes:
-            continue
-        verdict = _read_product(index, number, node)
-        if isinstance(verdict, _Product):
-            products.append(verdict)
-            continue
-        for name in index.reads[number]:
-            stored = index.stored_tensors.get(name)
-            if stored is not None and is_large(stored) and len(stored.dims) >= _MATRIX_RANK:
-                left.setdefault(name, verdict)
-    taken = {product.weights for product in products}
-    return products, {name: reason for name, reason in left.items() if name not in taken}
-
-
-def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product | str:
-    """Return a node as a product by large constant weights, or why it is none."""
-    what = node.op_type
-    if not is_onnx(node) or what not in ("MatMul", "Gemm"):
-        return f"read by {what}, not by MatMul or Gemm"
-    name = node.input[1]
-    kind = index.types.get(name)
-    if not index.is_constant(name):
-        return f"not the second operand of {what}"
-    if kind is None or kind.shape is None or len(kind.shape) != _MATRIX_RANK:
-        return f"no matrix, but read by {what}"
-    if kind.dtype not in _FLOATS:
-        return f"of {kind.dtype}"
-    shape = tuple(extent for extent in kind.shape if isinstance(extent, int))
-    if len(shape) < _MATRIX_RANK or not _is_large_matrix(shape, kind.dtype):
-        return "at most 1 KiB"
-    attributes = get_stated_attributes(node)
-    inputs = 1 if attributes.get("transB", 0) else 0
-    fits = _fits_contrib(index, node, shape[1 - inputs])
-    table = _find_table(index, name, inputs)
-    return _Product(number, node.output[0], name, shape, inputs, fits, table)
-
-
-def _find_table(index: GraphIndex, name: str, inputs: int) -> str:
-    """Return the stored matrix with a row for each output of a product by some weights, or empty."""
-    if inputs:
-        return name if name in index.stored_tensors else ""
-    number = index.producers.get(name)
-    maker = None if number is None else index.nodes[number]
-    if maker is None or not is_onnx(maker) or maker.op_type != "Transpose":
-        return ""
-    is_turned = list(get_stated_attributes(maker).get("perm", (1, 0))) == [1, 0]
-    return maker.input[0] if is_turned and maker.input[0] in index.stored_tensors else ""
-
-
-def _find_lookups(
-    index: GraphIndex, products: Sequence[_Product], block: int
-) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the nodes that take rows of tables of products, by their names, and why others are left."""
-    schema = get_schema("GatherBlockQuantized", _CONTRIB, 1)
-    found: dict[str, list[int]] = {}
-    left = {}
-    for table, product in ((each.table, each) for each in products if each.table):
-        inputs = product.shape[product.inputs]
-        size = _shorten_block(block, inputs)
-        gathers = [
-            number
-            for number in index.consumers.get(table, ())
-            if number not in index.constant_nodes and _takes_rows(index.nodes[number], table)
-        ]
-        if gathers and inputs % size:
-            left[table] = f"read by Gather, whose rows of {inputs} are no whole blocks of {size}"
-        elif gathers and schema is not None and "bits" not in schema.attributes:
-            left[table] = "read by Gather, and this onnxruntime has no GatherBlockQuantized of bytes"
-        elif gathers:
-            found[table] = gathers
-    return found, left
-
-
-def _takes_rows(node: NodeProto, table: str) -> bool:
-    """Return whether a node is a Gather of rows of a table."""
-    is_gather = is_onnx(node) and node.op_type == "Gather" and node.input[0] == table
-    return is_gather and get_stated_attributes(node).get("axis", 0) in (0, -_MATRIX_RANK)
-
-
-def _is_large_matrix(shape: Sequence[int], dtype: str) -> bool:
-    return is_large(TensorProto(data_type=DTYPE_NUMBERS[dtype], dims=shape))
-
-
-def _fits_contrib(index: GraphIndex, node: NodeProto, outputs: int) -> bool:
-    """Return whether MatMulNBits can do what a MatMul or Gemm does."""
-    if index.get_rank(node.input[0]) == 1:
-        return False
-    if node.op_type == "MatMul":
-        return True
-    attributes = get_stated_attributes(node)
-    bias = _get_bias(node)
-    scales = [attributes.get("alpha", 1.0), attributes.get("beta", 1.0) if bias else 1.0]
-    shape = index.get_shape(bias) if bias else (outputs,)
-    return scales == [1.0, 1.0] and not attributes.get("transA", 0) and shape == (outputs,)
-
-
-def _get_bias(node: NodeProto) -> str:
-    """Return the name of what a Gemm adds to its product, empty where it adds nothing."""
-    _, _, *added = node.input
-    return added[0] if added else ""
 
 
 def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
@@ -301,31 +274,33 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
 
 
 class _RoundingKey(NamedTuple):
-    """The key of rounded weights: their name, the axis of inputs, and whether they are symmetric."""
+    """The key of rounded weights: name, axis of inputs, whether they are symmetric, bits of integers."""
 
     name: str
     inputs: int
     symmetric: bool
+    bits: int
 
 
 @dataclass(eq=False)
 class _ProductRewriter:
-    """Writes products of a model with weights of 4 bits; those in `plain` by DequantizeLinear.
+    """Writes products of a model with weights in blocks; those in `plain` by DequantizeLinear.
 
     `rounded` has the integers of weights, and takes new ones. Those behind a DequantizeLinear are always
-    symmetric.
+    symmetric. `bits` are those of weights by name; of others they are 8 where Gather reads them, else 4.
     """
 
     model: Model
-    products: Sequence[_Product]
+    products: Sequence[WeightProduct]
     block: int
     rounded: dict[_RoundingKey, WeightBlocks]
     plain: frozenset[str] = frozenset()
     symmetric: bool = False
+    bits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find the nodes that take rows of what is multiplied with."""
-        self.lookups, self.left = _find_lookups(self.model.index, self.products, self.block)
+        self.lookups, self.left = find_lookups(self.model.index, self.products, self.block)
 
     def quantize(self) -> QuantizedWeights:
         """Return the model with these products quantized."""
@@ -336,14 +311,36 @@ class _ProductRewriter:
         self.graph = EditableGraph.of_index(self.model.index)
         return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
-    def make_key(self, product: _Product) -> _RoundingKey:
+    @cached_property
+    def readers(self) -> "dict[_RoundingKey, list[WeightProduct]]":
+        """The products of each tensor of weights, in the order of the model."""
+        found: dict[_RoundingKey, list[WeightProduct]] = {}
+        for product in self.products:
+            found.setdefault(self.make_key(product), []).append(product)
+        return found
+
+    def list_replaceable(self, keys: "Iterable[_RoundingKey]") -> "list[ReplaceableWeights]":
+        """Return weights as they are read by products, and by the nodes that take rows of them."""
+        nodes, found = self.model.index.nodes, []
+        for key in keys:
+            places = {(number, 0) for number in self.lookups.get(key.name, ())}
+            for product in self.readers[key]:
+                maker = self.model.index.producers.get(product.weights)
+                is_turned = maker is not None and product.table in nodes[maker].input
+                places.add((maker, 0) if is_turned and maker is not None else (product.number, 1))
+            value = read_constant(self.model.index, key.name, self.model.folder)
+            found.append(ReplaceableWeights(key, value, tuple(sorted(places))))
+        return found
+
+    def make_key(self, product: WeightProduct) -> _RoundingKey:
         """Return the key of the rounded weights of a product."""
         symmetric = self.symmetric or product.output in self.plain
-        if product.table:  # which several products may read as it is, or transposed
-            return _RoundingKey(product.table, 1, symmetric)
-        return _RoundingKey(product.weights, product.inputs, symmetric)
+        # A table may be read by several products as it is, or transposed.
+        name, inputs = (product.table, 1) if product.table else (product.weights, product.inputs)
+        usual = _TABLE_BITS if product.table in self.lookups else _BITS
+        return _RoundingKey(name, inputs, symmetric, self.bits.get(name, usual))
 
-    def round(self, product: _Product, moments: NDArray[np.float64] | None = None) -> WeightBlocks:
+    def round(self, product: WeightProduct, moments: InputMoments | None = None) -> WeightBlocks:
         """Return the integers of a product's weights, by moments of its inputs where they are given."""
         key = self.make_key(product)
         if moments is None and key in self.rounded:
@@ -351,12 +348,17 @@ class _ProductRewriter:
         value = read_constant(self.model.index, product.weights, self.model.folder)
         if not np.isfinite(value).all():
             raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
-        block = _shorten_block(self.block, product.shape[product.inputs])
+        block = shorten_block(self.block, product.shape[product.inputs])
         rows = value if product.inputs else value.T
         if moments is not None:
+            total = moments.total
+            if key.name in self.lookups:  # who takes rows wants all features alike
+                total = total + np.eye(len(total)) * np.diag(total).mean()
+            else:
+                rows = moments.correct(rows.astype(np.float64)).astype(rows.dtype)
             symmetric = self.round(product).zeros is None
-            return round_to_blocks(rows, block, symmetric=symmetric, moments=moments)
-        self.rounded[key] = round_to_blocks(rows, block, symmetric=key.symmetric)
+            return round_to_blocks(rows, block, bits=key.bits, symmetric=symmetric, moments=total)
+        self.rounded[key] = round_to_blocks(rows, block, bits=key.bits, symmetric=key.symmetric)
         return self.rounded[key]
 
     def _rewrite(self) -> Model:
@@ -374,13 +376,13 @@ class _ProductRewriter:
         graph.write_to(proto.graph)
         graph.write_stored(proto.graph, graph.list_unread_stored())
         drop_named(proto.graph.value_info, graph.list_gone())
-        if not any(each.domain == _CONTRIB for each in proto.opset_import):
-            proto.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
+        if not any(each.domain == CONTRIB for each in proto.opset_import):
+            proto.opset_import.append(helper.make_opsetid(CONTRIB, 1))
         prepared = prepare_model(proto, self.model.source, self.model.folder)
         samples = partial(model_samples, self.model)
         return replace(prepared, make_samples=samples, planned=self.model.planned)
 
-    def _replace(self, product: _Product) -> Iterator[NodeProto]:
+    def _replace(self, product: WeightProduct) -> Iterator[NodeProto]:
         """Yield the nodes for a product, and keep its integers and scales."""
         node = self.model.index.nodes[product.number]
         contrib = product.output not in self.plain
@@ -388,15 +390,18 @@ class _ProductRewriter:
         stored, scales, *zeros = self._store(product, blocks, contrib)
         operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
         operator += ", GatherBlockQuantized" if product.table in self.lookups else ""
-        self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
+        described = product.weights, product.shape, operator, blocks.decibels, blocks.bits
+        self.described.append(QuantizedWeight(*described))
         if contrib:
-            yield _make_contrib_product(node, product, [stored, scales, *zeros], blocks.block)
+            yield _make_contrib_product(node, product, [stored, scales, *zeros], blocks)
             return
         made = self._make_tensor(product, "dq")
         name = self.graph.names.new_node(f"{product.weights}_DequantizeLinear")
         axis = 1 if self._has_rows(product) else product.inputs
         size = blocks.block
-        yield build_node("DequantizeLinear", [stored, scales], [made], name, axis=axis, block_size=size)
+        yield build_node(
+            "DequantizeLinear", [stored, scales, *zeros], [made], name, axis=axis, block_size=size
+        )
         result = deepcopy(node)
         result.input[1] = made
         if axis != product.inputs:
@@ -405,7 +410,7 @@ class _ProductRewriter:
             yield build_node("Transpose", [made], [result.input[1]], name, perm=[1, 0])
         yield result
 
-    def _gather(self, product: _Product, node: NodeProto) -> Iterator[NodeProto]:
+    def _gather(self, product: WeightProduct, node: NodeProto) -> Iterator[NodeProto]:
         """Yield the nodes for a Gather of rows of a table that a product reads."""
         contrib = product.output not in self.plain
         blocks = self.round(product)
@@ -422,66 +427,76 @@ class _ProductRewriter:
             [given[0], node.input[1], scales, *given[1:]],
             list(node.output),
             node.name,
-            _CONTRIB,
+            CONTRIB,
             doc_string=node.doc_string,
             gather_axis=0,
             quantize_axis=1,
             block_size=blocks.block,
-            bits=_BITS,
+            bits=blocks.bits,
         )
         result.metadata_props.extend(node.metadata_props)
         yield result
 
-    def _make_tensor(self, product: _Product, what: str) -> str:
+    def _make_tensor(self, product: WeightProduct, what: str) -> str:
         return self.graph.names.new_tensor(f"{product.weights}_{what}")
 
-    def _has_rows(self, product: _Product) -> bool:
+    def _has_rows(self, product: WeightProduct) -> bool:
         """Return whether weights behind a DequantizeLinear are stored with a row for each output."""
         return bool(product.inputs) or product.table in self.lookups
 
-    def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
+    def _store(self, product: WeightProduct, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
         has_rows = contrib or self._has_rows(product)
         key = self.make_key(product), has_rows, contrib
         if key in self.stored:
             return self.stored[key]
+        zeros = blocks.pack_zeros()
         if contrib:
             numbers, scales = numpy_helper.from_array(blocks.pack()), blocks.scales
+            zeros = None if zeros is None else zeros.reshape(-1)
+        elif product.table in self.lookups and blocks.bits == _TABLE_BITS:
+            # GatherBlockQuantized has no int8, and zeros of bytes are those of DequantizeLinear, too.
+            numbers, scales = numpy_helper.from_array(blocks.unpack()), blocks.scales
+            zeros = np.full(scales.shape, 1 << blocks.bits - 1, np.uint8)
         else:
-            numbers = _make_int4(blocks.center() if has_rows else blocks.center().T)
+            centered = blocks.center() if has_rows else blocks.center().T
+            numbers = _make_int4(centered) if blocks.bits == _BITS else _make_int8(centered)
             scales = blocks.scales if has_rows else blocks.scales.T
         names: tuple[str, ...] = (
-            self.graph.store(numbers, f"{product.weights}_Q4"),
+            self.graph.store(numbers, f"{product.weights}_Q{blocks.bits}"),
             self.graph.store(np.ascontiguousarray(scales), f"{product.weights}_scales"),
         )
-        zeros = blocks.pack_zeros()
         if zeros is not None:
-            names += (self.graph.store(zeros.reshape(-1), f"{product.weights}_zeros"),)
+            names += (self.graph.store(zeros, f"{product.weights}_zeros"),)
         self.stored[key] = names
         return names
 
 
 def _make_contrib_product(
-    node: NodeProto, product: _Product, weights: Sequence[str], block: int
+    node: NodeProto, product: WeightProduct, weights: Sequence[str], blocks: WeightBlocks
 ) -> NodeProto:
     """Return the MatMulNBits that does what a node does, with integers, scales, zeros of these names."""
     inputs = [node.input[0], *weights]
-    if _get_bias(node):  # behind zero points and an order
-        inputs += [""] * (_BIAS - len(inputs)) + [_get_bias(node)]
+    if get_bias(node):  # behind zero points and an order
+        inputs += [""] * (_BIAS - len(inputs)) + [get_bias(node)]
     result = build_node(
         "MatMulNBits",
         inputs,
         list(node.output),
         node.name,
-        _CONTRIB,
+        CONTRIB,
         doc_string=node.doc_string,
         K=product.shape[product.inputs],
         N=product.shape[1 - product.inputs],
-        bits=_BITS,
-        block_size=block,
+        bits=blocks.bits,
+        block_size=blocks.block,
     )
     result.metadata_props.extend(node.metadata_props)
     return result
+
+
+def _make_int8(values: NDArray[np.int8]) -> TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(values))
 
 
 def _make_int4(values: NDArray[np.int8]) -> TensorProto:

@@ -1,4 +1,4 @@
-"""Weights of matrix products as integers of 4 bits in blocks, alone or by what they are multiplied with.
+"""Weights of products as integers of 2, 4 or 8 bits in blocks, alone or by what they multiply.
 
 Without data the squared error of each block is made least. With the second moments `H` of a product's
 inputs the error of its outputs is, `(w - q) H (w - q)` for each output: weights are rounded one after
@@ -21,31 +21,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-# Integers of 4 bits for the weights of a matrix product, with a scale for each block of them.
+# Integers of 2, 4 or 8 bits for the weights of a matrix product, with a scale for each block of them.
 #
 # A block is some weights of one output that follow one another along the inputs that are summed
-# over. `real = scale * (stored - zero)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it. The
-# zero of symmetric weights is 8, and is not stored; real values below zero reach further there: from -8
-# to 7 scales. A zero of its own for each block takes 4 bits more.
+# over. `real = scale * (stored - zero)`, stored from 0 to 3, 15 or 255, as com.microsoft's MatMulNBits
+# has it. The zero of symmetric weights is half of the number of integers, 8 of 4 bits, and is not
+# stored; real values below zero reach further there: from -8 to 7 scales. A zero of its own for each
+# block takes as many bits as a weight more.
 
-_ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
-_LEAST, _MOST = 0, 15
-_BITS = 4  # of a stored weight, and of a zero
 _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
-_SHRINKS = (1.0, 0.92, 0.85)
-"""Smaller scales clip the largest weight, and round the others less."""
+_SHRINKS = {2: (1.0, 0.85, 0.7, 0.55), 4: (1.0, 0.92, 0.85), 8: (1.0, 0.98)}
+"""Smaller scales clip the largest weight, and round the others less: the more, the fewer bits."""
 Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class WeightBlocks:
-    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, with scales and zeros `[N, B]`.
+    """Weights `[N, K]` as integers of `bits`, uint8 `[N, B, block]`, with scales and zeros `[N, B]`.
 
-    `zeros` is None where all are 8. The last block of a row is filled up with zeros, where `K` is no
-    multiple of the block. `squares` is the sum of the squared weights, `error` that of the squared
-    errors; by moments of inputs they are the mean squares of the outputs and of the errors of these,
-    summed over the outputs.
+    `zeros` is None where all are half of the number of integers. The last block of a row is filled up
+    with zeros, where `K` is no multiple of the block. `squares` is the sum of the squared weights,
+    `error` that of the squared errors; by moments of inputs they are the mean squares of the outputs and
+    of the errors of these, summed over the outputs.
     """
 
     stored: NDArray[np.uint8]
@@ -54,6 +52,7 @@ class WeightBlocks:
     squares: float
     error: float
     zeros: NDArray[np.uint8] | None = None
+    bits: int = 4
 
     @property
     def block(self) -> int:
@@ -65,51 +64,72 @@ class WeightBlocks:
         """The ratio of the weights, or outputs, to their errors; infinite where there are none."""
         return inf if not self.error else 10 * log10(self.squares / self.error)
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of integers, scales and zeros as MatMulNBits stores them."""
+        count, blocks = self.scales.shape
+        zeros = 0 if self.zeros is None else count * -(-blocks * self.bits // 8)
+        return self.stored.size * self.bits // 8 + self.scales.nbytes + zeros
+
     def restore(self) -> NDArray[np.float32]:
         """Return the weights `[N, K]` that the integers stand for."""
         scales = self.scales.astype(np.float32)[..., None]
-        zeros = np.float32(_ZERO) if self.zeros is None else self.zeros.astype(np.float32)[..., None]
+        middle = np.float32(1 << self.bits - 1)
+        zeros = middle if self.zeros is None else self.zeros.astype(np.float32)[..., None]
         values = (self.stored.astype(np.float32) - zeros) * scales
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def pack(self) -> NDArray[np.uint8]:
-        """Return the integers as MatMulNBits stores them, the earlier of two in the lower half."""
-        return self.stored[..., ::2] | np.left_shift(self.stored[..., 1::2], np.uint8(4))
+        """Return the integers as MatMulNBits stores them, the earlier ones in the lower bits."""
+        return _pack(self.stored, self.bits)
 
     def pack_zeros(self) -> NDArray[np.uint8] | None:
-        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where all are 8."""
+        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where none are stored."""
         if self.zeros is None:
             return None
-        padded = np.pad(self.zeros, [(0, 0), (0, self.zeros.shape[1] % 2)])
-        return padded[:, ::2] | np.left_shift(padded[:, 1::2], np.uint8(4))
+        filled = -self.zeros.shape[1] % (8 // self.bits)
+        return _pack(np.pad(self.zeros, [(0, 0), (0, filled)]), self.bits)
+
+    def unpack(self) -> NDArray[np.uint8]:
+        """Return the integers `[N, K]`, each in a byte."""
+        return self.stored.reshape(len(self.stored), -1)[:, : self.inputs]
 
     def center(self) -> NDArray[np.int8]:
-        """Return the integers `[N, K]` from -8 to 7."""
-        values = self.stored.astype(np.int8) - np.int8(_ZERO)
-        return values.reshape(len(values), -1)[:, : self.inputs]
+        """Return the integers `[N, K]` less their half, those of 4 bits from -8 to 7."""
+        return (self.unpack().astype(np.int16) - (1 << self.bits - 1)).astype(np.int8)
+
+
+def _pack(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return integers of some bits in bytes, along the last axis."""
+    share = 8 // bits
+    packed = np.zeros((*values.shape[:-1], values.shape[-1] // share), np.uint8)
+    for place in range(share):
+        packed |= np.left_shift(values[..., place::share], np.uint8(bits * place))
+    return packed
 
 
 def round_to_blocks(
     weights: NDArray[np.floating],
     block: int,
     *,
+    bits: int = 4,
     symmetric: bool = True,
     moments: Float64Array | None = None,
 ) -> WeightBlocks:
-    """Round weights `[N, K]` to 4 bits in blocks; scales are of the dtype of the weights.
+    """Round weights `[N, K]` to 2, 4 or 8 bits in blocks; scales are of the dtype of the weights.
 
     For each block several scales are tried, and the one of the least squared error is taken: that of
-    onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
-    and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
-    zeros from the least and the greatest weight are tried as well, and stored where they lower the
-    squared error by a larger share than they add to the bytes.
+    onnxruntime (the largest weight by magnitude becomes the least integer), one for which it becomes the
+    greatest, smaller ones, and for each the best scale of the integers that follow from it (least
+    squares). Unless `symmetric`, zeros from the least and the greatest weight are tried as well, and
+    stored where they lower the squared error by a larger share than they add to the bytes.
 
     With `moments`, the means `[K, K]` of products of inputs, the error of the outputs is made small
     instead, as the module says. Zeros are then stored unless `symmetric`: rounding without moments tells
     whether they are worth it.
     """
     if moments is not None:
-        return _round_by_moments(weights, block, symmetric, moments)
+        return _round_by_moments(weights, block, bits, symmetric, moments)
     count, inputs = weights.shape
     blocks = -(-inputs // block)
     plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
@@ -117,17 +137,16 @@ def round_to_blocks(
     for rows in _split_rows(count, inputs):
         floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
         floats[:, :inputs] = weights[rows]
-        values = floats.reshape(-1, blocks, block)
-        found = _round_blocks(values, weights.dtype)
-        shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
+        search = _BlockSearch(floats.reshape(-1, blocks, block), weights.dtype, bits)
+        found = search.find_symmetric()
         plain.put(rows, found)
-        moved.put(rows, shifted)
-        squares += float(np.square(values, dtype=np.float64).sum())
-    share = _BITS / (_BITS * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
+        moved.put(rows, found if symmetric else search.find_with_zeros(found))
+        squares += float(np.square(floats, dtype=np.float64).sum())
+    share = bits / (bits * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
     is_worth = float(moved.errors.sum()) < (1 - share) * float(plain.errors.sum())
-    taken = moved if is_worth else plain
-    zeros = taken.zeros if is_worth else None
-    return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)
+    taken, zeros = (moved, moved.zeros) if is_worth else (plain, None)
+    error = float(taken.errors.sum())
+    return WeightBlocks(taken.stored, taken.scales, inputs, squares, error, zeros, bits)
 
 
 def _split_rows(count: int, inputs: int) -> Iterator[slice]:
@@ -162,91 +181,79 @@ _EQUAL = np.ones((), np.float32)
 """How often errors count where all weights are alike."""
 
 
-def _round_blocks(
-    values: NDArray[np.float32],
-    dtype: "np.dtype[np.floating]",
-    counts: NDArray[np.float32] = _EQUAL,
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says.
+class _BlockSearch:
+    """Searches integers, scales and zeros of the least squared error for weights `[N, B, block]`.
 
     `counts`, `[block]`, says how often the squared error of each weight of a block counts.
     """
-    largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    zeros = np.full(largest.shape, _ZERO, np.uint8)
-    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype), zeros, counts)
-    starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
-    starts.append(abs(largest) / (_MOST - _ZERO))
-    for start in starts:
-        best = _improve(values, best, start, zeros, counts)
-    return best
 
+    def __init__(
+        self,
+        values: NDArray[np.float32],
+        dtype: "np.dtype[np.floating]",
+        bits: int,
+        counts: NDArray[np.float32] = _EQUAL,
+    ) -> None:
+        """Take the weights, the dtype of scales, and the number of bits of an integer."""
+        self.values, self.dtype, self.counts = values, dtype, counts
+        self.shrinks, self.most, self.middle = _SHRINKS[bits], (1 << bits) - 1, 1 << bits - 1
 
-def _round_with_zeros(
-    values: NDArray[np.float32],
-    dtype: "np.dtype[np.floating]",
-    symmetric: _RoundedBlocks,
-    counts: NDArray[np.float32] = _EQUAL,
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales and zeros, or symmetrically.
+    def find_symmetric(self) -> _RoundedBlocks:
+        """Return the best of several scales, as `round_to_blocks` says."""
+        values = self.values
+        largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
+        zeros = np.full(largest.shape, self.middle, np.uint8)
+        best = self._round(_convert_scales(largest / -self.middle, self.dtype), zeros)
+        starts = [largest / -self.middle * shrink for shrink in self.shrinks]
+        starts.append(abs(largest) / (self.most - self.middle))
+        for start in starts:
+            best = self._improve(best, start, zeros)
+        return best
 
-    The least and the greatest weight become 0 and 15; smaller ranges clip one of them, or both.
-    """
-    best = symmetric
-    low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
-    for below, above in pair(_SHRINKS, _SHRINKS):
-        least, most = low * np.float32(below), high * np.float32(above)
-        with np.errstate(over="ignore"):
-            scales = (most / _MOST - least / _MOST).astype(np.float32)
-        ratios = -least / np.where(scales == 0, np.float32(1), scales)
-        zeros = np.where(scales == 0, _ZERO, np.clip(np.rint(ratios), _LEAST, _MOST)).astype(np.uint8)
-        best = _improve(values, best, scales.astype(dtype, copy=False), zeros, counts)
-    return best
+    def find_with_zeros(self, symmetric: _RoundedBlocks) -> _RoundedBlocks:
+        """Return the best of several scales and zeros, or of symmetric ones.
 
+        The least and the greatest weight become the least and greatest integer; smaller ranges clip one
+        of them, or both.
+        """
+        best, values = symmetric, self.values
+        low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
+        for below, above in pair(self.shrinks, self.shrinks):
+            least, most = low * np.float32(below), high * np.float32(above)
+            with np.errstate(over="ignore"):
+                scales = (most / self.most - least / self.most).astype(np.float32)
+            ratios = np.rint(-least / np.where(scales == 0, np.float32(1), scales))
+            zeros = np.where(scales == 0, self.middle, np.clip(ratios, 0, self.most))
+            best = self._improve(best, scales, zeros.astype(np.uint8))
+        return best
 
-def _improve(
-    values: NDArray[np.float32],
-    best: _RoundedBlocks,
-    start: NDArray[np.floating],
-    zeros: NDArray[np.uint8],
-    counts: NDArray[np.float32],
-) -> _RoundedBlocks:
-    """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
-    dtype = best.scales.dtype
-    first = _round_by_scales(values, _convert_scales(start, dtype), zeros, counts)
-    fitted = _fit_scales(values, first, dtype, counts)
-    again = _round_by_scales(values, fitted, zeros, counts)
-    return _choose_better(_choose_better(best, first), again)
+    def _improve(
+        self, best: _RoundedBlocks, start: NDArray[np.floating], zeros: NDArray[np.uint8]
+    ) -> _RoundedBlocks:
+        """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
+        first = self._round(_convert_scales(start, self.dtype), zeros)
+        again = self._round(self._fit_scales(first), zeros)
+        return _choose_better(_choose_better(best, first), again)
 
+    def _round(self, scales: NDArray[np.floating], zeros: NDArray[np.uint8]) -> _RoundedBlocks:
+        """Round by scales and zeros `[N, B]`."""
+        wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
+        ratios = self.values / np.where(wide == 0, np.float32(1), wide)  # 1 over it may be infinite
+        centered = np.clip(np.rint(ratios), -offset, self.most - offset)
+        with np.errstate(invalid="ignore"):
+            away = np.square(self.values - centered * wide, dtype=np.float64)
+            errors = (away * self.counts).sum(axis=2)
+        return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
 
-def _round_by_scales(
-    values: NDArray[np.float32],
-    scales: NDArray[np.floating],
-    zeros: NDArray[np.uint8],
-    counts: NDArray[np.float32],
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by scales and zeros `[N, B]`."""
-    wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
-    ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
-    centered = np.clip(np.rint(ratios), _LEAST - offset, _MOST - offset)
-    with np.errstate(invalid="ignore"):
-        errors = (np.square(values - centered * wide, dtype=np.float64) * counts).sum(axis=2)
-    return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
-
-
-def _fit_scales(
-    values: NDArray[np.float32],
-    rounded: _RoundedBlocks,
-    dtype: "np.dtype[np.floating]",
-    counts: NDArray[np.float32],
-) -> NDArray[np.floating]:
-    """Return the scales of the least squared error for given integers and zeros."""
-    centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
-    energy = (np.square(centered) * counts).sum(axis=2)
-    with np.errstate(over="ignore"):  # what is infinite is not chosen
-        products = (values * centered * counts).sum(axis=2)
-    scales: NDArray[np.float32] = np.zeros_like(energy)
-    np.divide(products, energy, out=scales, where=energy != 0)
-    return _convert_scales(scales, dtype)
+    def _fit_scales(self, rounded: _RoundedBlocks) -> NDArray[np.floating]:
+        """Return the scales of the least squared error for given integers and zeros."""
+        centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
+        energy = (np.square(centered) * self.counts).sum(axis=2)
+        with np.errstate(over="ignore"):  # what is infinite is not chosen
+            products = (self.values * centered * self.counts).sum(axis=2)
+        scales: NDArray[np.float32] = np.zeros_like(energy)
+        np.divide(products, energy, out=scales, where=energy != 0)
+        return _convert_scales(scales, self.dtype)
 
 
 def _convert_scales(
@@ -278,11 +285,12 @@ _DAMPING = 0.01
 It is also what makes moments definite where inputs are always 0, or copies of one another.
 """
 _SWEEPS = 2
+_FEW = 16  # inputs whose changes are applied to each other one by one
 _ROWS_CHUNK = 1 << 22  # weights that are rounded together by moments, in float64
 
 
 def _round_by_moments(
-    weights: NDArray[np.floating], block: int, symmetric: bool, moments: Float64Array
+    weights: NDArray[np.floating], block: int, bits: int, symmetric: bool, moments: Float64Array
 ) -> WeightBlocks:
     """Round weights `[N, K]` by the second moments `[K, K]` of their inputs."""
     count, inputs = weights.shape
@@ -290,21 +298,26 @@ def _round_by_moments(
     unit = _normalize_moments(moments)
     feedback, counts = _factor_moments(unit)
     stored = np.zeros((count, shape[1] * block), np.uint8)
-    scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, _ZERO, np.uint8)
+    scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, 1 << bits - 1, np.uint8)
     squares = error = 0.0
     step = max(1, _ROWS_CHUNK // inputs)
     for rows in (slice(first, first + step) for first in range(0, count, step)):
-        rounder = _MomentRounder(weights[rows].astype(np.float64), block, weights.dtype, unit)
+        rounder = _MomentRounder(weights[rows].astype(np.float64), block, bits, weights.dtype, unit)
         rounder.round(feedback, counts, symmetric)
-        for _ in range(_SWEEPS):
-            rounder.sweep()
+        rounder.sweep(_SWEEPS)
         stored[rows], scales[rows], zeros[rows] = rounder.store(), rounder.scales, rounder.zeros
         away = rounder.weights - rounder.restored
-        squares += float(((rounder.weights @ moments) * rounder.weights).sum())
-        error += float(max(((away @ moments) * away).sum(), 0))
+        squares += float(((moments @ rounder.weights) * rounder.weights).sum())
+        error += float(max(((moments @ away) * away).sum(), 0))
     return WeightBlocks(
-        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros
+        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros, bits
     )
+
+
+def _split_part(part: slice) -> Iterator[slice]:
+    """Yield the numbers of a block of inputs by a few."""
+    for first in range(part.start, part.stop, _FEW):
+        yield slice(first, min(first + _FEW, part.stop))
 
 
 def _normalize_moments(moments: Float64Array) -> Float64Array:
@@ -326,28 +339,34 @@ def _factor_moments(moments: Float64Array) -> tuple[Float64Array, NDArray[np.flo
 
 
 class _MomentRounder:
-    """Rounds weights `[N, K]` to integers with scales and zeros of blocks, `[N, B]`, by moments."""
+    """Rounds weights to integers with scales and zeros of blocks, `[N, B]`, by moments of inputs.
+
+    Weights and integers are kept as `[K, N]`, since an input's weights are rounded together. What an
+    input changes for the others of its block is applied in steps of a few inputs, as a product.
+    """
 
     def __init__(
         self,
         weights: Float64Array,
         block: int,
+        bits: int,
         dtype: "np.dtype[np.floating]",
         moments: Float64Array,
     ) -> None:
-        """Take weights, the dtype of scales, and definite moments `[K, K]`."""
-        self.weights, self.block, self.moments = weights, block, moments
+        """Take weights `[N, K]`, the dtype of scales, and definite moments `[K, K]`."""
         count, inputs = weights.shape
+        self.weights, self.moments = np.ascontiguousarray(weights.T), moments
+        self.block, self.bits = block, bits
         self.parts = [slice(at, min(at + block, inputs)) for at in range(0, inputs, block)]
-        self.centered, self.restored = np.zeros_like(weights), np.zeros_like(weights)
+        self.centered, self.restored = np.zeros_like(self.weights), np.zeros_like(self.weights)
         self.scales = np.zeros((count, len(self.parts)), dtype)
-        self.zeros = np.full(self.scales.shape, _ZERO, np.uint8)
+        self.zeros = np.full(self.scales.shape, 1 << bits - 1, np.uint8)
 
     def store(self) -> NDArray[np.uint8]:
         """Return the integers as they are stored, `[N, B * block]`; what fills the last block is 0."""
         count, blocks = self.scales.shape
         filled = np.zeros((count, blocks * self.block))
-        filled[:, : self.centered.shape[1]] = self.centered
+        filled[:, : len(self.centered)] = self.centered.T
         return (
             (filled.reshape(count, blocks, -1) + self.zeros[..., None])
             .reshape(count, -1)
@@ -357,47 +376,66 @@ class _MomentRounder:
     def round(self, feedback: Float64Array, counts: NDArray[np.float32], symmetric: bool) -> None:
         """Round block after block, each to make up for the errors of those before."""
         away = np.zeros_like(self.weights)
-        dtype = self.scales.dtype
         for number, part in enumerate(self.parts):
-            wanted = self.weights[:, part] + away[:, : part.start] @ feedback[: part.start, part]
-            values = wanted.astype(np.float32)[:, None]
-            found = _round_blocks(values, dtype, counts[part])
+            wanted = self.weights[part] + feedback[: part.start, part].T @ away[: part.start]
+            values = np.ascontiguousarray(wanted.T, np.float32)[:, None]
+            search = _BlockSearch(values, self.scales.dtype, self.bits, counts[part])
+            found = search.find_symmetric()
             if not symmetric:
-                found = _round_with_zeros(values, dtype, found, counts[part])
+                found = search.find_with_zeros(found)
             self.zeros[:, number] = found.zeros[:, 0]
             self.scales[:, number] = np.where(found.scales == 0, 1, found.scales)[:, 0]
             scales, low, high = self._get_grid(number)
-            for place, column in enumerate(range(part.start, part.stop)):
-                integers = np.clip(np.rint(wanted[:, place] / scales), low, high)
-                away[:, column] = self.weights[:, column] - integers * scales
-                wanted += away[:, column, None] * feedback[column, part]  # those before are done with
-                self.centered[:, column] = integers
-            self.restored[:, part] = self.centered[:, part] * scales[:, None]
+            for few in _split_part(part):
+                for column in range(few.start, few.stop):
+                    integers = np.clip(np.rint(wanted[column - part.start] / scales), low, high)
+                    away[column] = self.weights[column] - integers * scales
+                    self.centered[column] = integers
+                    rest = slice(column + 1 - part.start, few.stop - part.start)
+                    wanted[rest] += feedback[column, column + 1 : few.stop, None] * away[column]
+                wanted[few.stop - part.start :] += feedback[few, few.stop : part.stop].T @ away[few]
+            self.restored[part] = self.centered[part] * scales
 
-    def sweep(self) -> None:
-        """Make each integer, and then the scale of its block, the best beside all others."""
-        slopes = (self.weights - self.restored) @ self.moments
-        for number, part in enumerate(self.parts):
-            inside, local = self.moments[part, part], slopes[:, part].copy()
-            scales, low, high = self._get_grid(number)
-            centered, before = self.centered[:, part], self.restored[:, part].copy()
-            for place in range(len(inside)):
-                ideal = centered[:, place] + local[:, place] / (inside[place, place] * scales)
-                integers = np.clip(np.rint(ideal), low, high)
-                local -= ((integers - centered[:, place]) * scales)[:, None] * inside[place]
-                centered[:, place] = integers
-            energy = ((centered @ inside) * centered).sum(axis=1)
+    def sweep(self, times: int) -> None:
+        """Make each integer, and then the scale of its block, the best beside all others, some times."""
+        slopes = self.moments @ (self.weights - self.restored)
+        for number, part in [*enumerate(self.parts)] * times:
+            inside, local = self.moments[part, part], slopes[part].copy()
+            centered, before = self.centered[part], self.restored[part].copy()
+            for few in _split_part(slice(0, len(inside))):
+                self._improve(few, number, centered, local, inside)
+            energy = ((inside @ centered) * centered).sum(axis=0)
             gained = np.divide(
-                (centered * local).sum(axis=1), energy, out=np.zeros_like(energy), where=energy > 0
+                (centered * local).sum(axis=0), energy, out=np.zeros_like(energy), where=energy > 0
             )
-            self._set_scales(number, scales + gained)
-            self.restored[:, part] = centered * self._get_grid(number)[0][:, None]
-            slopes -= (self.restored[:, part] - before) @ self.moments[part]
+            self._set_scales(number, self.scales[:, number] + gained)
+            self.restored[part] = centered * self._get_grid(number)[0]
+            slopes -= self.moments[:, part] @ (self.restored[part] - before)
+
+    def _improve(
+        self,
+        few: slice,
+        number: int,
+        centered: Float64Array,
+        local: Float64Array,
+        inside: Float64Array,
+    ) -> None:
+        """Make integers of some inputs of a block the best beside all others, and keep its slopes."""
+        scales, low, high = self._get_grid(number)
+        changes = np.zeros((few.stop - few.start, len(scales)))
+        for place in range(few.start, few.stop):
+            ideal = centered[place] + local[place] / (inside[place, place] * scales)
+            integers = np.clip(np.rint(ideal), low, high)
+            changes[place - few.start] = change = (integers - centered[place]) * scales
+            centered[place] = integers
+            local[few] -= inside[few, place, None] * change
+        for rest in (slice(0, few.start), slice(few.stop, None)):
+            local[rest] -= inside[rest, few] @ changes
 
     def _get_grid(self, number: int) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the scales of a block, and its least and greatest integers less the zeros."""
         zeros = self.zeros[:, number].astype(np.float64)
-        return self.scales[:, number].astype(np.float64), _LEAST - zeros, _MOST - zeros
+        return self.scales[:, number].astype(np.float64), -zeros, (1 << self.bits) - 1 - zeros
 
     def _set_scales(self, number: int, scales: Float64Array) -> None:
         """Store scales of a block; those that its type cannot hold stay as they were."""

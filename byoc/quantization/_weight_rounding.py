@@ -218,7 +218,7 @@ def _measure_part(
             if not np.isfinite(patches).all():
                 continue
             sums[place] += patches.sum(axis=1)
-            with np.errstate(over="ignore"):  # squares of 1e20 are infinite
+            with np.errstate(over="ignore", invalid="ignore"):  # squares of 1e20 are infinite
                 products[place] += np.matmul(patches.swapaxes(1, 2), patches)
             counts[place] += patches.shape[1]
     return [
@@ -239,14 +239,16 @@ def round_weights(
     """Return the weights of a quantized model's linear nodes, rounded for samples, by their names.
 
     They are the real numbers that the integers stand for, of the shape of the float weights. Left out
-    are weights that several nodes read, and those of nodes that add up more than 4,608 products.
+    are weights that several nodes read, those of nodes that add up more than 4,608 products, and those
+    whose inputs are so large that their squares are beyond float32: these tell nothing.
     """
     found = {each.weighted.node.output[0]: each for each in _find_rounded(floats, quantized)}
     nodes = [each.weighted for each in found.values()]
     made = {}
     for weighted, moments in measure_moments(quantized, nodes, samples):
         each = found[weighted.node.output[0]]
-        made[each.name] = each.round(moments)
+        if np.isfinite(moments.products).all():
+            made[each.name] = each.round(moments)
     return made
 
 

@@ -239,7 +239,7 @@ def _memory_lines(report: Report) -> Iterator[str]:
 
 
 def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
-    """Yield the weights of 4 bits with their errors, the worst first."""
+    """Yield the weights of few bits with their errors, the worst first."""
     weights = () if report.precision is None else report.precision.weights
     if not weights:
         return
@@ -250,9 +250,15 @@ def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
     yield ""
     count = format_count(len(weights), "product")
     what = "the ratio of the weights, or of outputs on --data, to their errors"
-    yield f"Weights of 4 bits in {count}, by {what}:"
+    used = ", ".join(map(str, sorted({each.bits for each in weights})))
+    yield f"Weights of {used} bits in {count}, by {what}:"
     ordered = sorted(weights, key=measure)
-    lines = [f"  {measure(each):.1f} dB: '{each.name}', {each.operator}" for each in ordered]
+    several = len({each.bits for each in weights}) > 1
+    lines = [
+        f"  {measure(each):.1f} dB: '{each.name}', {each.operator}"
+        + (f", {each.bits} bits" if several else "")
+        for each in ordered
+    ]
     yield from _take(lines, most, "product")
 
 

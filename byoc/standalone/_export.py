@@ -189,11 +189,11 @@ class PlannedProgram:
     overruled: tuple[str, ...] = ()
 
     @classmethod
-    def plan(cls, graph: ProgramGraph) -> "PlannedProgram":
+    def plan(cls, graph: ProgramGraph, threads: int) -> "PlannedProgram":
         """Plan a program. Raises InputError for an operator or a codegen that has nothing in C."""
         drivers = _find_drivers(graph)
         report_step("plan memory")
-        steps = plan_steps(graph)
+        steps = plan_steps(graph, threads=threads)
         overruled = steps.proof.overruled
         defined = graph.follow_definition() if overruled else None
         return cls(defined or graph, steps, drivers, () if defined else overruled)
@@ -268,7 +268,8 @@ def _make_files(
         found["byoc_driver.h"] = (get_include_folder() / "byoc_driver.h").read_bytes()
     if embed:
         found["weights.S"] = read_source("weights.S")
-    libraries = sorted({"m", *(name for driver in drivers for name in driver.libraries)})
+    own = {"m", "pthread"} if steps.threads > 1 else {"m"}
+    libraries = sorted(own.union(*(driver.libraries for driver in drivers)))
     found = rename_program(found, prefix)
     sources = [name for name in found if name.endswith((".c", ".S"))]
     sample = [*graph.sample.items(), *graph.expected.items()]

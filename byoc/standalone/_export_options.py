@@ -7,6 +7,9 @@ from pathlib import Path
 from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare_field
 
+MOST_THREADS = 64
+"""The most threads that a program may have."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(DimensionOptions):
@@ -43,4 +46,10 @@ class ExportOptions(DimensionOptions):
         False,
         "weights are a part of the program, by the assembler's `.incbin`, and not a file beside it.",
         Flag("Make the weights a part of the program, by .incbin.", Syntax.SWITCH),
+    )
+    threads: int = declare_field(
+        1,
+        "how many threads compute convolutions and products; more than one need POSIX threads, and make "
+        "the same bits as one.",
+        Flag("Threads that compute convolutions and products.", Syntax.INTEGER, minimum=1),
     )

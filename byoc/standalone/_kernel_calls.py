@@ -19,6 +19,7 @@ _FLOAT_BYTES = 4  # bytes of float32
 _SOFTMAX_OF_ONE_AXIS = 13  # the operator set
 _RESIZE = 11  # the operator set that states how coordinates are transformed
 _STEPS = 16  # KERNEL_STEPS of the C source
+_INTEGERS = {"Resize": (1, 2, 3), "LSTM": (4,)}  # inputs that are no floats: extents, and lengths
 _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"})
 
 ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
@@ -26,6 +27,13 @@ ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
 FUNCTION_FILE = "functions.c"
 FUNCTION_KERNELS = ELEMENTWISE | {"kernel_interpolate", "kernel_run_lstm"}
 """The functions of `FUNCTION_FILE`."""
+
+SHARED_KERNELS = frozenset(
+    f"kernel_{name}{end}"
+    for name in ("convolve", "convolve_depthwise", "multiply")
+    for end in ("", "_int")
+)
+"""Kernels of which threads do shares: their last operand says which."""
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
@@ -37,7 +45,7 @@ def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
     if is_decoder_operator(node):
         return make_decoder_call(graph, node)
     maker = _MAKERS.get(node.op_type) if is_onnx(node) else None
-    read = node.input[:1] if node.op_type == "Resize" else node.input  # the others are its extents
+    read = [name for at, name in enumerate(node.input) if at not in _INTEGERS.get(node.op_type, ())]
     if maker is None or any(
         name and graph.get_dtype(name) != "float32" for name in (*read, *node.output)
     ):
@@ -328,15 +336,14 @@ def _interpolate(low: int, high: int, scale: float, mode: str) -> tuple[NDArray[
 
 
 def _make_lstm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
-    """Return the call for an LSTM of stored weights with its usual functions, and whole sequences."""
+    """Return the call for an LSTM of stored weights with its usual functions."""
     x, w, r, bias, lengths, h, c, peepholes = (*node.input, *[""] * 5)[:8]
     attributes = graph.index.get_attributes(node)
     order = [
         each if isinstance(each, str) else each.decode() for each in attributes.get("activations", ())
     ]
     usual = order in ([], ["Sigmoid", "Tanh", "Tanh"] * (len(order) // 3))
-    others = ("clip", "input_forget", "layout")
-    if lengths or peepholes or not usual or any(attributes.get(name) for name in others):
+    if not usual or attributes.get("layout"):
         return None
     steps, batch, inputs = graph.get_shape(x)
     directions, _, hidden = graph.get_shape(r)
@@ -346,15 +353,17 @@ def _make_lstm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: 
     direction = attributes.get("direction", b"forward")
     reversed_ = int(direction in (b"reverse", "reverse"))
     numbers = (directions, reversed_, steps, batch, inputs, hidden)
+    clip = format_float(float(attributes.get("clip", 0)))
     tiles = [
         np.concatenate([arrange_tiles(each.T) for each in graph.get_constant(name)]) for name in (w, r)
     ]
     whole = np.zeros((directions, 8 * hidden), np.float32) if not bias else graph.get_constant(bias)
     whole = whole[:, : 4 * hidden] + whole[:, 4 * hidden :]
     made = [name or None for name in (*node.output, "", "")[:3]]
-    operands = (x, *tiles, whole, h or None, c or None, *made, SCRATCH)
+    given = (peepholes or None, lengths or None, h or None, c or None)
+    operands = (x, *tiles, whole, *given, *made, SCRATCH)
     floats = (2 * hidden + 4 * hidden * _STEPS) * batch + _DEPTH * _WIDTH
-    structure = f"{{{', '.join(map(str, numbers))}}}"
+    structure = f"{{{', '.join(map(str, numbers))}, {int(attributes.get('input_forget', 0))}, {clip}}}"
     return Call("kernel_run_lstm", operands, "kernel_lstm", structure, floats * _FLOAT_BYTES)
 
 

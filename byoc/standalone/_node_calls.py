@@ -373,6 +373,13 @@ class NodeFunctions:
         return EmittedFunctions.read(text, self.prefix)
 
 
+# Sizes as products, and indices, are converted where compilers warn of it (-Wconversion): as they say.
+_CONVERSIONS = (
+    (re.compile(r"(\b\w+|\([^()]*\)) \* sizeof\("), r"(size_t)\1 * sizeof("),
+    (re.compile(r"\bidx_t (\w+) = (\w+(?:\[\w+\])+);"), r"idx_t \1 = (idx_t)\2;"),
+)
+
+
 @dataclass(frozen=True)
 class EmittedFunctions:
     """Source of functions: its text, the prototypes, and names and operands by function number.
@@ -406,6 +413,8 @@ class EmittedFunctions:
         prototypes = tuple(f"{each};" for each in found.values())
         one_pass = frozenset(int(match[1]) for match in _BODY.finditer(body) if _is_one_pass(match[2]))
         source = body.replace("EMX_NODE_FN void", "void")
+        for pattern, stated in _CONVERSIONS:
+            source = pattern.sub(stated, source)
         return EmittedFunctions(source, prototypes, tuple(functions), one_pass)
 
     def make_call(self, graph: ProgramGraph, number: int, function: int) -> Call:

@@ -34,7 +34,7 @@ from byoc.model import (
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples, sample_inputs
 from byoc.standalone._integer_graph import find_requantized, prefer_integers
-from byoc.standalone._written_operators import write_out_operators
+from byoc.standalone._written_operators import put_steps_first, write_out_operators
 from byoc.verification import (
     Difference,
     NoiseGauge,
@@ -207,7 +207,7 @@ def read_model_graph(
 ) -> ProgramGraph:
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = freeze_initializers(load_model(source, dims, shapes))
-    model = clean_model(loaded, list_clean_passes(False, True)).model
+    model = put_steps_first(clean_model(loaded, list_clean_passes(False, True)).model)
     steps = prefer_integers(_write_out(model))
     return _make_graph(model, steps, model.source, {}, frozenset())
 
@@ -234,7 +234,7 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
         if region.target not in inlined
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
-    model = freeze_initializers(model)
+    model = put_steps_first(freeze_initializers(model))
     steps = prefer_integers(_write_out(model, domains))
     graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
@@ -268,7 +268,7 @@ def read_region_graph(region: Region) -> ProgramGraph:
     if proto.functions:
         proto = inline_local_functions(proto)
     prepared = freeze_initializers(prepare_model(proto, region.name, region.path.parent))
-    cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+    cleaned = put_steps_first(clean_model(prepared, list_clean_passes(False, True)).model)
     model = prefer_integers(_write_out(cleaned))
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})

@@ -15,6 +15,7 @@ from byoc.standalone._kernel_calls import (
     ELEMENTWISE,
     FUNCTION_FILE,
     FUNCTION_KERNELS,
+    SHARED_KERNELS,
     make_kernel_call,
 )
 from byoc.standalone._node_calls import (
@@ -62,6 +63,8 @@ class ProgramSteps:
     memory: MemoryModel
     plan: ArenaPlan
     proof: Proof
+    threads: int = 1
+    """How many compute the steps that are shared; each has scratch memory of its own."""
 
     @property
     def kernel_files(self) -> tuple[str, ...]:
@@ -79,10 +82,11 @@ class ProgramSteps:
         return None if row is None else self.plan.offsets[row[0]]
 
 
-def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
+def plan_steps(graph: ProgramGraph, prefix: str = "", threads: int = 1) -> ProgramSteps:
     """Choose a function for each step, and plan the arena.
 
-    Names of functions that are emitted for it begin with `prefix`. Raises InputError that names all
+    Names of functions that are emitted for it begin with `prefix`, and kernels in `SHARED_KERNELS` are
+    computed by so many threads. Raises InputError that names all
     nodes without a function, or with one that is proven wrong, one a line.
     """
     integers = {each.nodes: each.call for each in find_integer_nodes(graph)}
@@ -106,6 +110,9 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         _adapt_step(graph, step, memory.nodes[number], calls[number], number in in_place)
         for number, step in enumerate(memory.problem.steps)
     ]
+    for number, call in enumerate(calls):
+        if call is not None and call.function in SHARED_KERNELS:
+            changed[number] = replace(changed[number], scratch=changed[number].scratch * threads)
     guards = _find_guards(graph, memory)
     for number, given in guards.items():
         read = (*changed[number].reads, *(memory.buffers_of[name][0] for name, _ in given))
@@ -122,7 +129,12 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
         scratch, given = plan.scratch[number], guards.get(number, ())
         steps.append(ProgramStep(title, calls[number], region, nodes, scratch, given))
-    return ProgramSteps(tuple(steps), emitted, memory, plan, proof)
+    return ProgramSteps(tuple(steps), emitted, memory, plan, proof, threads)
+
+
+def count_scratch(call: Call) -> int:
+    """Return the bytes of scratch memory of one thread, which the next one's follows."""
+    return round_up(call.scratch, ALIGNMENT)
 
 
 def _find_guards(graph: ProgramGraph, memory: MemoryModel) -> dict[int, Guards]:
@@ -256,5 +268,5 @@ def _adapt_step(
     node = graph.index.nodes[nodes[-1]]
     result = graph.get_dtype(node.output[0]) if one_pass else ""
     same = one_pass and all(graph.get_dtype(name) == result for name in node.input if name)
-    scratch = round_up(call.scratch, ALIGNMENT) if call else 0
+    scratch = count_scratch(call) if call else 0
     return replace(step, may_overwrite=step.may_overwrite if same else (), scratch=scratch)

@@ -177,22 +177,27 @@ class RegionText:
     opening: str
 
     @staticmethod
-    def write(
+    def write(  # noqa: PLR0913, PLR0917 - what regions are made of, and what opens them
         graph: ProgramGraph,
         weights: "ProgramWeights",
         calls: RegionCalls,
         abis: Mapping[str, int],
         finds_drivers: bool,
+        has_threads: bool,
     ) -> "RegionText":
         """Write the text of all regions; their artifacts are added to the weights, as they are.
 
         Drivers are linked, or with `finds_drivers` opened where the program runs, unless it is compiled
-        with BYOC_LINKED.
+        with BYOC_LINKED. With `has_threads` what opens a model starts its threads.
 
         Raises InputError for a boundary tensor of elements of less than a byte.
         """
+        threads = {
+            "start": "    start_threads(opened);\n" * has_threads,
+            "stop": "    stop_threads(opened);\n" * has_threads,
+        }
         if not graph.regions:
-            return RegionText("", "", "", "", read_source("open_host.c.in").decode())
+            return RegionText("", "", "", "", fill_template("open_host.c.in", threads))
         driven = list(graph.regions.values())
         blobs = [list(each.artifact.files.items()) for each in driven]
         flat = [blob for each in blobs for blob in each]
@@ -226,7 +231,8 @@ class RegionText:
             definitions += _list_links(graph, calls, driven)
         opening = fill_template(
             "open_regions.c.in",
-            {
+            threads
+            | {
                 "links": read_source("links.c.in").decode() if calls.links else "",
                 "open_links": _OPEN_SPANS * bool(calls.spans) + _OPEN_LINKS * bool(calls.links),
                 "close_links": "    close_links(opened);\n" * bool(calls.links),

@@ -23,7 +23,7 @@ from byoc.standalone._export import (
     stage_program,
     write_files,
 )
-from byoc.standalone._export_options import ExportOptions
+from byoc.standalone._export_options import MOST_THREADS, ExportOptions
 from byoc.standalone._program_graph import (
     ProgramGraph,
     describe_in_comment,
@@ -65,6 +65,9 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
     if options.byte_order not in ("little", "big"):
         raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
+    check_type("threads", options.threads, int)
+    if not 1 <= options.threads <= MOST_THREADS:
+        raise InputError(f"threads is {options.threads}, but must be 1 to {MOST_THREADS}")
     is_package = len(models) > 1
     if is_package and options.prefix != PREFIX:
         raise InputError(f"prefix '{options.prefix}': models of a package have their names as prefixes")
@@ -147,7 +150,7 @@ def _export_model(folder: Path, model: Source, options: ExportOptions) -> Export
         if names:
             raise InputError(f"variant {names[0]}: a model has none; a bundle may have some")
         graph = read_model_graph(model, options.dims, options.shapes)
-        return PlannedProgram.plan(graph).write(folder, options)
+        return PlannedProgram.plan(graph, options.threads).write(folder, options)
     if options.dims or options.shapes:
         raise InputError(f"{path}: the extents of a bundle are given when it is made, not here")
     bundle = open_bundle(path, None)
@@ -159,7 +162,7 @@ def _export_model(folder: Path, model: Source, options: ExportOptions) -> Export
         graph = read_bundle_graph(_find_fastest(bundle), on_host=True)
     else:
         graph = read_bundle_graph(bundle.choose(names[0]) if names else bundle)
-    return PlannedProgram.plan(graph).write(folder, options)
+    return PlannedProgram.plan(graph, options.threads).write(folder, options)
 
 
 # A program that chooses among variants.
@@ -222,7 +225,7 @@ def _export_variants(
     candidates, left_out = [], {}
     for entry in entries:
         try:
-            program = PlannedProgram.plan(read_bundle_graph(bundle.choose(entry.name)))
+            program = PlannedProgram.plan(read_bundle_graph(bundle.choose(entry.name)), options.threads)
         except NoDriverError as error:
             left_out[entry.name] = str(error)
             continue
@@ -233,7 +236,9 @@ def _export_variants(
     if HOST_NAME in names and HOST_NAME not in known:
         graph = read_bundle_graph(bundle.choose(entries[0].name), on_host=True)
         summary = describe_seconds(entries[0].report.predicted.host_only)
-        candidates.append(Candidate(HOST_NAME, (HOST_NAME,), summary, PlannedProgram.plan(graph)))
+        candidates.append(
+            Candidate(HOST_NAME, (HOST_NAME,), summary, PlannedProgram.plan(graph, options.threads))
+        )
     if not candidates:
         raise InputError(*left_out.values())
     _require_same_tensors(bundle, candidates)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS
 from byoc.numerics import round_up
+from byoc.standalone._kernel_calls import SHARED_KERNELS
 from byoc.standalone._program_graph import (
     SCRATCH,
     Call,
@@ -24,7 +25,7 @@ from byoc.standalone._program_graph import (
     quote,
     read_source,
 )
-from byoc.standalone._program_steps import ProgramStep, ProgramSteps
+from byoc.standalone._program_steps import ProgramStep, ProgramSteps, count_scratch
 from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing, plan_region_calls
 from byoc.standalone._small_types import view_as_stored
 
@@ -108,6 +109,25 @@ _BFLOAT16_UNIT = 2.0**-7
 WEIGHTS_FILE = "weights.bin"
 
 
+_WORKERS = """/* Threads that share steps, the caller's included. */
+#define MODEL_THREADS {threads}
+
+typedef struct model_worker {{
+    struct model *opened;
+    pthread_t thread;
+    int32_t number;
+}} model_worker;
+
+"""
+_TEAM = """    pthread_mutex_t lock;
+    pthread_cond_t begun, ended;
+    unsigned long round;
+    size_t step;
+    int32_t started, left, closing;
+    model_worker workers[MODEL_THREADS - 1];
+"""
+
+
 @dataclass(frozen=True)
 class ModelText:
     """The text of `model.h` and `model.c`."""
@@ -144,7 +164,11 @@ def write_model_text(
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
     run = write_run_text(graph, steps, weights, inputs, outputs)
-    regions = RegionText.write(graph, weights, run.calls, form.abis, form.finds_drivers)
+    has_threads = bool(run.shares)
+    regions = RegionText.write(
+        graph, weights, run.calls, form.abis, form.finds_drivers, has_threads=has_threads
+    )
+    threads = fill_template("threads.c.in", {"cases": run.shares}) if has_threads else ""
     title = describe_in_comment(graph.display_name)
     plan = steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
@@ -164,6 +188,7 @@ def write_model_text(
             "regions": regions.definitions,
             "identity": ", ".join(map(str, weights.identity)),
             "header": HEADER_BYTES,
+            "threads": f"\n{threads}" if threads else "",
             "opening": regions.opening,
             "body": run.body,
         },
@@ -173,7 +198,7 @@ def write_model_text(
         "model.h.in",
         {
             "title": title,
-            "includes": regions.includes,
+            "includes": "#include <pthread.h>\n" * has_threads + regions.includes,
             "inputs": len(inputs),
             "outputs": len(outputs),
             "plan": plan.size,
@@ -183,6 +208,8 @@ def write_model_text(
             "tensors": read_source("tensors.h.in").decode(),
             "embedded": embedded if form.embed else "",
             "members": regions.members,
+            "workers": _WORKERS.format(threads=steps.threads) if has_threads else "",
+            "team": _TEAM if has_threads else "",
             "functions": regions.functions,
         },
     )
@@ -191,11 +218,15 @@ def write_model_text(
 
 @dataclass(frozen=True)
 class RunText:
-    """The text of a run: constant structures, the statements that read them, and when regions run."""
+    """The text of a run: constant structures, the statements that read them, and when regions run.
+
+    `shares` are cases of a switch, one for each step that threads share.
+    """
 
     structures: str
     body: str
     calls: RegionCalls
+    shares: str
 
 
 def write_run_text(
@@ -212,7 +243,7 @@ def write_run_text(
     body += "".join(writer.write(number) for number in range(len(steps.steps)))
     body += writer.end_regions(len(steps.steps))
     body += "".join(writer.copy_outputs(outputs))
-    return RunText("".join(writer.list_structures()), body, calls)
+    return RunText("".join(writer.list_structures()), body, calls, "".join(writer.shares))
 
 
 class _StepWriter:
@@ -223,6 +254,7 @@ class _StepWriter:
     ) -> None:
         self.graph, self.steps, self.weights, self.calls = graph, steps, weights, calls
         self.names: dict[str, str] = {}
+        self.shares: list[str] = []
 
     def write(self, number: int) -> str:
         """Return the lines of a step, behind the ends and beginnings of regions that stand there."""
@@ -293,6 +325,8 @@ class _StepWriter:
         return f"WEIGHT({self.weights.add_array(stored)})"
 
     def _write_call(self, call: Call, scratch: int) -> str:
+        has_shares = call.function in SHARED_KERNELS
+        is_shared = has_shares and self.steps.threads > 1
         given = []
         if call.structure:
             given.append(f"&{self.name_structure(call)}")
@@ -300,10 +334,18 @@ class _StepWriter:
             if isinstance(operand, np.ndarray):
                 given.append(f"WEIGHT({self.weights.add_array(operand)})")
             elif operand == SCRATCH:
-                given.append(f"AT({scratch})")
+                own = f" + (size_t)share.number * {count_scratch(call)}" if is_shared else ""
+                given.append(f"AT({scratch}{own})")
             else:
                 given.append("NULL" if operand is None else self.find(operand))
-        return f"{call.function}({', '.join(given)})"
+        if has_shares:
+            given.append("share" if is_shared else "KERNEL_WHOLE")
+        text = f"{call.function}({', '.join(given)})"
+        if not is_shared:
+            return text
+        number = len(self.shares)
+        self.shares.append(f"    case {number}:\n        {text};\n        break;\n")
+        return f"share_step(opened, {number})"
 
     def name_structure(self, call: Call) -> str:
         """Return the name of a call's structure, which is defined once for equal ones."""

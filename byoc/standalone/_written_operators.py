@@ -103,6 +103,48 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
         model = replace(cleaned, make_samples=model.make_samples)
 
 
+def put_steps_first(model: Model) -> Model:
+    """Return a model whose recurrent nodes read steps, not batches, along the first axis.
+
+    onnxruntime runs no others (`layout` 1), so the model that it judges is written so, too.
+    """
+    nodes = model.index.nodes
+    if not any(map(_has_batches_first, nodes)):
+        return model
+    taken = {name for graph in walk_graphs(model.proto.graph) for name in list_own_names(graph)}
+    proto = copy_without(model.proto, "node")
+    for node in nodes:
+        proto.graph.node.extend(_turn_layout(node, taken) if _has_batches_first(node) else [node])
+    prepared = prepare_model(proto, model.source, model.folder)
+    cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+    return replace(cleaned, make_samples=model.make_samples)
+
+
+def _has_batches_first(node: NodeProto) -> bool:
+    is_recurrent = is_onnx(node) and node.op_type in ("LSTM", "GRU", "RNN")
+    return is_recurrent and bool(get_stated_attributes(node).get("layout"))
+
+
+def _turn_layout(node: NodeProto, taken: set[str]) -> Iterator[NodeProto]:
+    """Yield a recurrent node of layout 0 between Transpose nodes."""
+    turned = NodeProto()
+    turned.CopyFrom(node)
+    for attribute in turned.attribute:
+        if attribute.name == "layout":
+            attribute.i = 0
+    for place in (0, 5, 6):  # x, and the states before the first step
+        if node.input[place : place + 1] not in ([], [""]):
+            turned.input[place] = make_unique_name(f"{node.input[place]}_turned", taken)
+            yield build_node("Transpose", [node.input[place]], [turned.input[place]], perm=[1, 0, 2])
+    for place, name in enumerate(node.output):
+        turned.output[place] = make_unique_name(f"{name}_turned", taken) if name else ""
+    yield turned
+    for place, name in enumerate(node.output):
+        if name:
+            axes = [1, 0, 2] if place else [2, 0, 1, 3]
+            yield build_node("Transpose", [turned.output[place]], [name], perm=axes)
+
+
 @dataclass(eq=False)
 class OperatorWriter:
     """One round over the main graph; what bodies hold themselves is for the next one.

@@ -224,10 +224,10 @@ _KIND_NAMES = {
 
 
 _TABLES = {
-    STRATEGIES: "byoc.placement.strategies._built_in",
-    PASSES: "byoc.passes._pass_plugins",
+    STRATEGIES: "byoc.placement.strategies",
+    PASSES: "byoc.passes",
 }
-"""The modules whose `BUILT_IN` maps names to `module:class`. By name, as they are in rooms above."""
+"""The rooms whose `BUILT_IN` maps names to `module:class`. By name, as they are in rooms above."""
 
 
 def find_entry_points(group: str) -> Sequence[EntryPoint]:
@@ -245,8 +245,8 @@ def find_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 def _is_built_in(point: EntryPoint) -> bool:
-    room = _TABLES.get(point.group, "").rpartition(".")[0]
-    return bool(room) and point.module.startswith(f"{room}.")
+    room = _TABLES.get(point.group)
+    return room is not None and point.module.startswith(f"{room}.")
 
 
 @lru_cache(maxsize=4)

@@ -19,10 +19,10 @@ from byoc.codegen import MAX_IR, node_names
 
 # Access to ONNX Runtime's QNN provider; as a script, the process that compiles a model.
 #
-# The script imports nothing of byoc, which would take longer than compiling a small model. It reads
-# `model.onnx` and `settings.json`, the provider's settings, in a folder. It writes `context.onnx`,
-# if there is a context, and `answer.json`, with an error and the assignment of nodes. A context is
-# reproducible only if it is the first of its process.
+# Of byoc the script imports what it needs to read a model alone: the rest would take longer than
+# compiling a small one. It reads `model.onnx` and `settings.json`, the provider's settings, in a folder.
+# It writes `context.onnx`, if there is a context, and `answer.json`, with an error and the assignment of
+# nodes. A context is reproducible only if it is the first of its process.
 
 PROVIDER = "QNN"
 MODEL = "model.onnx"

@@ -1,19 +1,21 @@
 """Write a network that finds twelve words in a second of speech, with random weights.
 
-    python examples/cortex_m/make_model.py FILE
+    python examples/cortex_m/make_model.py FILE [--int8]
 
-It has the structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers,
-arXiv:1711.07128): a convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable
-ones.
+With --int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the
+structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers, arXiv:1711.07128): a
+convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable ones.
 """
 
 import sys
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 CHANNELS, WORDS = 64, 12
 
@@ -39,9 +41,11 @@ class NetworkWriter:
         self.graph.node.append(helper.make_node(kind, [self.last, *names], [made], **attributes))
         self.last = made
 
-    def add_convolution(self, inputs: int, kernel: tuple[int, int], **attributes: object) -> None:
-        """Add a convolution of `inputs` channels for each group, and a Relu."""
-        self.add("Conv", (CHANNELS, inputs, *kernel), (CHANNELS,), **attributes)
+    def add_convolution(
+        self, inputs: int, kernel: tuple[int, int], channels: int = CHANNELS, **attributes: object
+    ) -> None:
+        """Add a convolution of `inputs` channels for each group to `channels`, and a Relu."""
+        self.add("Conv", (channels, inputs, *kernel), (channels,), **attributes)
         self.add("Relu")
 
 
@@ -62,5 +66,51 @@ def make_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+class RandomSpeech(CalibrationDataReader):
+    """Inputs that say which ranges tensors have: here random ones, of a product recorded ones."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        """Make inputs for a model of one input."""
+        given = model.graph.input[0]
+        shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
+        random = np.random.default_rng(1)
+        self.samples: Iterator[dict[str, np.ndarray]] = iter(
+            [{given.name: random.standard_normal(shape).astype(np.float32)} for _ in range(8)]
+        )
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """Return the next input, None behind the last."""
+        return next(self.samples, None)
+
+
+def quantize_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a network in int8, all but its Softmax: weights by channel, one scale an activation."""
+    quantize_static(
+        model,
+        path,
+        RandomSpeech(model),
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        op_types_to_quantize=["Conv", "GlobalAveragePool", "Gemm"],
+    )
+    begin_with_integers(path)
+
+
+def begin_with_integers(path: Path) -> None:
+    """Make the first QuantizeLinear's result the input: a camera and a microphone give integers."""
+    found = onnx.load(path)
+    first = next(each for each in found.graph.node if each.input[0] == found.graph.input[0].name)
+    given = found.graph.input[0]
+    given.name, given.type.tensor_type.elem_type = first.output[0], TensorProto.INT8
+    found.graph.node.remove(first)
+    onnx.save(found, path)
+
+
 if __name__ == "__main__":
-    onnx.save(make_model(), Path(sys.argv[1]))
+    made = make_model()
+    if "--int8" in sys.argv[2:]:
+        quantize_model(made, Path(sys.argv[1]))
+    else:
+        onnx.save(made, sys.argv[1])

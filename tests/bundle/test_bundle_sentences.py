@@ -513,6 +513,7 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
         "notes": (),
         "tie_breaks": (),
         "layers_not_compared": "",
+        "cached": False,
     }
     assert defaults(PredictedCosts) == {"estimated": 0.0, "measure": "total"}
     for kind in (

@@ -172,7 +172,16 @@ def test_verify_as_json(byoc: Cli) -> None:
     report = _strict(byoc("verify", "out", "--format", "json").out)
     assert list(report) == [
         *("against", "passed", "largest_relative_error", "outputs"),
-        *("accuracy", "samples", "judge", "reach", "notes", "tie_breaks", "layers_not_compared"),
+        *(
+            "accuracy",
+            "samples",
+            "judge",
+            "reach",
+            "notes",
+            "tie_breaks",
+            "layers_not_compared",
+            "cached",
+        ),
         *("boundary", "regions", "not_compared", "not_here"),
     ]
     assert report["passed"] is True

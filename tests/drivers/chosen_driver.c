@@ -75,8 +75,8 @@ static void *find_tensor(const byoc_binding *binding, size_t bytes) {
 
 static int submit(byoc_region *region, const byoc_call *call) {
     const byoc_region_info *info = region->info;
-    const void *inputs[8];
-    void *outputs[8];
+    const void *inputs[8] = {0};
+    void *outputs[8] = {0};
     for (size_t i = 0; i < info->input_count; i++) {
         inputs[i] = find_tensor(&call->inputs[i], info->inputs[i].bytes);
     }

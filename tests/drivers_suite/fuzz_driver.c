@@ -101,12 +101,15 @@ static void run_in_buffers(
     }
     int answer = table->wait(region, UINT64_MAX);
     const byoc_event *events = NULL;
-    size_t event_count = 0, letters = 0;
+    size_t event_count = 0;
     if (table->list_events(region, &events, &event_count) == BYOC_OK) {
         for (size_t i = 0; i < event_count; i++) {
-            letters += strlen(events[i].layer);
+            size_t letters = strlen(events[i].layer); /* each is read up to its end */
             for (size_t k = 0; k < events[i].node_count; k++) {
                 letters += strlen(events[i].nodes[k]);
+            }
+            if (letters == SIZE_MAX) {
+                exit(8);
             }
         }
     }

@@ -63,7 +63,7 @@ int main(int count, char **arguments) {
     int folder = open_folder(arguments[3]);
     char *digits = read_text(arguments[4]);
     size_t length = decode_digits(digits, strlen(digits));
-    compiled_region *sessions[SESSIONS];
+    compiled_region *sessions[SESSIONS] = {0};
     job jobs[THREADS];
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) {

@@ -8,8 +8,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from helpers.warm_processes import WarmProcesses
 from onnx import numpy_helper
 
 from byoc.comparison import read_results
+from byoc.standalone import export_c
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -347,3 +351,78 @@ def test_one_package_is_shipped_for_two_targets(
         assert done.stdout.splitlines()[-4:] == found["board"]
         for name in ("detector", "classifier"):
             assert f"{name}: variant {chosen} was chosen: it fits, predicted " in done.stdout
+
+
+WASI = Path("/usr/lib/wasm32-wasi")
+SERVED = """<p id="result">right: largest error"""
+IN_NODE = """
+import { readFileSync } from "node:fs";
+import { Model, testOnSample } from "./model.mjs";
+const read = name => new Uint8Array(readFileSync(name)).buffer;
+const model = await Model.open(read("model.wasm"), read("weights.bin"));
+console.log(testOnSample(model, read("sample.bin")));
+const changed = read("weights.bin");
+new Uint8Array(changed)[24] ^= 1;
+await Model.open(read("model.wasm"), changed).catch(problem => console.log(problem.message));
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the page of `browser/`, with a small model."""
+    if not WASI.is_dir() or not shutil.which("clang") or not shutil.which("wasm-ld"):
+        pytest.skip("needs clang and wasi-libc")
+    if not find_spec("emx_onnx_cgen"):
+        pytest.skip("needs emx-onnx-cgen")
+    folder = tmp_path_factory.mktemp("browser")
+    model = parse("net (float[1, 9, 11] x) => (float[1, 9, 4] y) <float[11, 4] w = {WEIGHTS}> {"
+                  " a = MatMul(x, w) b = Sigmoid(a) y = Softmax(b) }"
+                  .replace("WEIGHTS", ", ".join(str(i % 7 - 3) for i in range(44))))  # fmt: skip
+    export_c(model, output=folder / "program")
+    build = [EXAMPLES / "browser/build.sh", folder / "program", folder / "site"]
+    subprocess.run(list(map(str, build)), check=True, capture_output=True)
+    return folder / "site"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
+def test_the_module_of_the_browser_runs_in_node(site: Path) -> None:
+    (site / "try.mjs").write_text(IN_NODE)
+    done = subprocess.run(["node", "try.mjs"], cwd=site, check=True, capture_output=True, text=True)
+    error, why = done.stdout.splitlines()
+    assert float(error) <= 1e-5
+    assert why == "the weights are those of another model"
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_the_page_of_the_browser_runs_in_chromium(site: Path) -> None:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run")
+        done = subprocess.run(
+            [
+                *("chromium", *options, "--disable-background-networking"),
+                *("--virtual-time-budget=60000", "--dump-dom"),
+                f"http://127.0.0.1:{server.server_port}/",
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        server.shutdown()
+    assert SERVED in done.stdout
+
+
+def test_what_is_no_program_is_refused_for_the_browser(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [EXAMPLES / "browser/build.sh", tmp_path, tmp_path / "site"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (1, f"{tmp_path}: is no program of byoc export-c\n")
+    assert not (tmp_path / "site").exists()

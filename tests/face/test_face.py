@@ -16,6 +16,7 @@ from byoc.cli import GROUPS, VERBS, load_verb
 
 ROOT = Path(byoc.__file__).parents[1]
 VERBS_ONLY = {
+    "completion",
     "run",
     "pack",
     "report",

@@ -3,7 +3,8 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from helpers.support import Ran
@@ -105,3 +106,28 @@ def test_a_table_in_a_narrow_terminal_breaks_no_word(
             assert all(each in table for each in whole), name
     if width > 96:
         assert not names
+
+
+def _list_commands(command: Any, path: str) -> Iterator[tuple[Any, str]]:
+    yield command, path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _list_commands(inner, f"{path} {name}")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_line_of_a_help_is_wider_than_the_terminal(
+    verb: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command, path in _list_commands(load_verb(verb), f"byoc {verb}"):
+        shown = command.make_context(path, [], resilient_parsing=True).get_help()
+        assert [line for line in shown.splitlines() if len(line) > width] == [], path
+
+
+def test_an_example_in_several_lines_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = load_verb("buckets").make_context("byoc buckets", [], resilient_parsing=True).get_help()
+    commands = shown.partition("Examples:\n")[2].replace("\\\n", "").splitlines()
+    wanted = [line for line in EXAMPLES.splitlines() if line.startswith("byoc buckets ")]
+    assert [shlex.split(line) for line in commands] == [shlex.split(line) for line in wanted]

@@ -45,6 +45,7 @@ def run_library(library: Path, inputs: Sequence[Any], outputs: Mapping[str, Any]
         (ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, outputs.values())
     ]
     assert not model.model_run(handle, *pointers)
+    model.model_close(handle)  # its threads end
     return outputs
 
 

@@ -71,6 +71,9 @@ def test_sequences_and_optionals() -> None:
     assert read_type(optional.optional_type.elem_type) == TensorType("float32", (5,))
 
 
+EXPECTED = "a size is written as 4, a relation as past+seq, a range as 1..64"
+
+
 @pytest.mark.parametrize("name", ["", "?", "-1", "None", "unk", "unknown", "dynamic", "w"])
 def test_a_model_and_a_type_name_open_extents_alike(name: str) -> None:
     proto = parse("g (float[3,w,w] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }")
@@ -101,7 +104,7 @@ def test_a_model_and_a_type_name_open_extents_alike(name: str) -> None:
         (
             {"K": "len+1"},
             "dimension K=len+1: no input has a dimension named 'len' (did you mean length?); "
-            "open dimensions: batch, length, K",
+            f"{EXPECTED}; open dimensions: batch, length, K",
         ),
         ({"K": "length-1", "length": 0}, "dimension K=length-1: dimension K would be -1"),
         (
@@ -116,9 +119,14 @@ def test_a_model_and_a_type_name_open_extents_alike(name: str) -> None:
             {"K": "length", "length": "batch", "batch": "K"},
             "dimension K=length: the relations go round in a circle",
         ),
-        ({"K": "1.5"}, "dimension K=1.5: '1.5' is no size, relation or range"),
+        ({"K": "1.5"}, f"dimension K=1.5: '1.5' is no size, relation or range; {EXPECTED}"),
+        (
+            {"batch": "one"},
+            "dimension batch=one: no input has a dimension named 'one'; "
+            f"{EXPECTED}; open dimensions: batch, length, K",
+        ),
         ({"K": "-1"}, "dimension K=-1: a size is at least 0 and less than 2**63"),
-        ({"K": ""}, "dimension K=: '' is no size, relation or range"),
+        ({"K": ""}, f"dimension K=: '' is no size, relation or range; {EXPECTED}"),
         ({"K": "9..3"}, "dimension K=9..3: the range ends before it begins"),
     ],
 )

@@ -490,6 +490,31 @@ def test_a_user_saves_the_picture_and_moves_the_border_of_the_lists(
     assert page.evaluate(height) > before
 
 
+def test_one_number_for_all_nodes_has_no_scale(show: Any, squeezenet: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("node,noise\nn2,0.25\nn17,0.25\n")
+    page = show(byoc.make_page(squeezenet, overlay=tmp_path / "mine.csv"))
+    legend = page.inner_text("#legend")
+    assert "noise: 0.25" in legend
+    assert "0.25 to" not in legend
+
+
+def test_no_arrow_crosses_the_heading_of_an_open_group(show: Any, ssdlite: Any) -> None:
+    """Headings are drawn over arrows, on a plate that hides these."""
+    page = show(ssdlite.make_page())
+    found = page.evaluate(
+        """byocPage.picture.scene.parts.filter((part) => part.open && part.canOpen).map((part) => {
+             const { cy } = byocPage.picture;
+             const heading = cy.getElementById(`${part.id} heading`);
+             const [plate, box] = [heading.boundingBox(), cy.getElementById(part.id).boundingBox()];
+             return [heading.data('label').includes('▾'), Number(heading.style('z-index')),
+               plate.x1 >= box.x1 && plate.y1 >= box.y1 && plate.y2 < box.y2,
+               Math.max(0, ...cy.edges().map((edge) => Number(edge.style('z-index'))))];
+           })"""
+    )
+    assert found
+    assert all(opens and inside and above > below for opens, above, inside, below in found)
+
+
 def test_two_plans_are_drawn_beside_one_another(browser: Any, squeezenet: Path, tmp_path: Path) -> None:
     opened = open_bundle(squeezenet)
     path = tmp_path / "d.html"
@@ -501,7 +526,9 @@ def test_two_plans_are_drawn_beside_one_another(browser: Any, squeezenet: Path, 
     page.goto(path.as_uri())
     for frame in page.frames[1:]:
         frame.wait_for_function(READY, timeout=30_000)
-        assert "moved" in frame.inner_text("#legend")
+        legend = frame.inner_text("#legend")
+        assert "moved" in legend
+        assert "1" not in legend.split()
     assert len(page.frames) == 3
     assert page.inner_text("summary") == "alike"
     page.close()

@@ -83,8 +83,8 @@ def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module, name, kind in (
-        ("placement.strategies._built_in", "mine", "Host"),
-        ("passes._pass_plugins", "keep", "Keep"),
+        ("placement.strategies", "mine", "Host"),
+        ("passes", "keep", "Keep"),
     ):
         monkeypatch.setattr(f"byoc.{module}.BUILT_IN", {name: f"{__name__}:{kind}"})
 

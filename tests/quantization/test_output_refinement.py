@@ -331,6 +331,17 @@ def test_nodes_of_many_inputs_are_left_out_and_counted(
     )
 
 
+@pytest.mark.parametrize("largest", [1e18, 3e19, 1e30])
+def test_inputs_whose_squares_are_not_finite_leave_the_nearest_integers(largest: float) -> None:
+    """The first node reads them; what it makes is as large, too."""
+    model = make_model()
+    given = [{"x": np.float32(largest) * each["x"]} for each in samples(model)]
+    plain = quantize(model, [target()], ranges(model, given))
+    made = round_weights(plain.floats, plain.model, given)
+    assert all(np.isfinite(each).all() for each in made.values())
+    assert bool(made) == (largest < 1e19)
+
+
 def test_samples_are_run_again_where_moments_need_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     given = samples(model)

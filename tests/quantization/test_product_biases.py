@@ -8,8 +8,8 @@ from onnx.reference import ReferenceEvaluator
 from quantizing import target
 
 from byoc.model import Model, prepare_model
+from byoc.quantization._biases import join_biases
 from byoc.quantization._calibrators import Ranges
-from byoc.quantization._product_biases import join_biases
 from byoc.quantization._quantize_model import prepare_floats
 
 SHAPE = [2, 3, 8]

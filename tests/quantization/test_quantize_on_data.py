@@ -25,7 +25,7 @@ from byoc.quantization import (
     choose_precision,
 )
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
-from byoc.quantization._bias_correction import ChannelMeans, measure_bias_shifts
+from byoc.quantization._biases import ChannelMeans, measure_bias_shifts
 from byoc.quantization._equalization import count_usual_steps, fix_ranges
 from byoc.quantization._precision import EFFORTS
 from byoc.quantization._prepare_model import find_head_units, find_tail_units

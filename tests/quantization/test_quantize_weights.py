@@ -427,7 +427,7 @@ TIED = {
 @pytest.mark.parametrize("dtype", ["float", "float16"])
 @pytest.mark.parametrize("head", TIED)
 @pytest.mark.parametrize("ops", ["*", "MatMul Gemm Gather"])
-def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
+def test_a_tied_head_and_its_table_are_one_tensor_of_8_bits(
     head: str, ops: str, dtype: str, tmp_path: Path
 ) -> None:
     """Rows that Gather takes are those that the integers stand for, to the last bit."""
@@ -444,10 +444,12 @@ def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
     assert all(each.operator.endswith("GatherBlockQuantized") for each in done.weights)
     assert not done.notes
     free = "alpha" not in head and ops == "*"
-    stored = round_to_blocks(table, 32, symmetric=not free).restore().astype(kind)
+    assert all(each.bits == 8 for each in done.weights)
+    stored = round_to_blocks(table, 32, bits=8, symmetric=not free).restore().astype(kind)
     with without_optimizations():
         made = run_session(open_session(done.model.proto), {"i": np.arange(-90, 90)})
     np.testing.assert_array_equal(made["r"], np.concatenate([stored, stored]))
+    assert np.square(stored - table).sum() < 1e-4 * np.square(table).sum()
     wide = stored.astype(np.float64)
     expected = np.concatenate([wide, wide]) @ wide.T * (2 if head in ("alpha", "two") else 1)
     np.testing.assert_allclose(made["y"], expected, rtol=1e-2, atol=1e-2 if kind == np.float16 else 1e-5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.support import parse
-from small_programs import SMALL
+from small_programs import SMALL, RecurrentModel
 
 from byoc import partition
 from byoc.bundle import open_bundle
@@ -19,10 +19,16 @@ from byoc.standalone import export_c, write_model_driver
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic")
+SHIPPED = "-Wconversion"  # of what is exported
 # gcc finds some faults while it optimizes, clang finds all while it reads.
 WORK = {"gcc": ("-O1", "-c"), "clang": ("-fsyntax-only",)}
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "byoc" / "standalone" / "source"
+# Nodes that are emitted with sizes and indices of other types than they are used as.
+MOVED = parse("""net (float[2, 3] x, int64[2] at) => (float[4, 3] y, float[2, 3] z) {
+    y = Concat <axis = 0> (x, x)
+    z = Gather (x, at)
+}""")
 EMITTED = "nodes.c"  # at the end of what is by emx-onnx-cgen
 
 
@@ -32,6 +38,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
     partition(parse(SMALL), rules="dla", output=folder / "b", strategy="all-supported")
     export_c(folder / "b", output=folder / "out")
+    for name, model in (("moved", MOVED), ("recurrent", RecurrentModel(11).build())):
+        export_c(model, output=folder / name, threads=2)
+        text = (folder / name / "nodes.c").read_text().replace("nodes.h", f"{name}_nodes.h")
+        (folder / "out" / f"{name}_nodes.c").write_text(text)
+        shutil.copy(folder / name / "nodes.h", folder / "out" / f"{name}_nodes.h")
     partition(parse(SMALL), "dla", codegen="reference", output=folder / "r", strategy="all-supported")
     made = write_model_driver(open_bundle(folder / "r"), "reference", folder / "out" / "made").files
     for file in made:
@@ -64,6 +75,7 @@ def test_no_compiler_warns(compiler: str, program: Path, tmp_path: Path) -> None
     for source in sources:
         standard = "-std=c11" if "tests" in source.parts or "provider" in source.parts else "-std=c99"
         command = [compiler, standard, *STRICT, "-DBYOC_LINKED", *list_folders(program), str(source)]
+        command += [SHIPPED] * (source.parent == program)
         command += [*WORK[compiler], "-o", str(tmp_path / "o")]
         ran = subprocess.run(command, capture_output=True, check=False)
         assert ran.returncode == 0, ran.stderr.decode()

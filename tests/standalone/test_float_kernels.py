@@ -12,8 +12,10 @@ import onnx
 import pytest
 from helpers.c_libraries import build_library, run_library
 from onnx import helper, numpy_helper
+from test_integers import QuantizedModel, add_products, add_windows, draw_inputs
 
-from byoc.standalone import export_c
+from byoc.errors import InputError
+from byoc.standalone import export_c, verify_program
 
 pytest.importorskip("emx_onnx_cgen")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -113,9 +115,10 @@ class DrawnModel:
         return model
 
 
-def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
-    net = DrawnModel(11)
-    for _ in range(8):
+def draw_network(seed: int, rounds: int) -> DrawnModel:
+    """Return a model of drawn operators, and convolutions of chosen extents."""
+    net = DrawnModel(seed)
+    for _ in range(rounds):
         net.add_transposed()
         net.add_lstm()
         net.add_resize()
@@ -124,6 +127,17 @@ def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
     net.add("Conv", net.read(2, 30, 13, 9), net.store(7, 30, 3, 3), pads=[1, 2, 0, 1])
     net.add("Conv", net.read(1, 5, 61, 41), net.store(5, 1, 5, 3), pads=[2] * 4, group=5)
     net.add("Conv", net.read(2, 5, 61, 41), net.store(5, 1, 3, 3), group=5, strides=[2, 2])
+    return net
+
+
+def draw_values(net: DrawnModel, model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Return values of all inputs."""
+    shapes = {x.name: [dim.dim_value for dim in x.type.tensor_type.shape.dim] for x in model.graph.input}
+    return {n: net.random.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+
+
+def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
+    net = draw_network(11, 8)
     ends = np.concatenate(
         [np.geomspace(1e-30, 1e30, 2001), np.linspace(0, 20, 2001), [0, np.inf, np.nan]]
     )
@@ -132,8 +146,7 @@ def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
     net.add("Tanh", functions[0])
     net.add("Sigmoid", functions[1])
     model = net.build()
-    shapes = {x.name: [dim.dim_value for dim in x.type.tensor_type.shape.dim] for x in model.graph.input}
-    given = {n: net.random.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    given = draw_values(net, model)
     given |= dict.fromkeys(functions, numbers)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -154,3 +167,53 @@ def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
             )
         for name, wanted in zip(list(made)[-2:], exact, strict=True):  # as kernels.h promises
             np.testing.assert_allclose(made[name], wanted, rtol=3e-7, atol=1e-37, err_msg=name)
+
+
+def run_on_threads(
+    model: onnx.ModelProto, given: dict[str, np.ndarray], threads: int, out: Path
+) -> dict[str, bytes]:
+    """Return the bytes of all outputs of a model's program."""
+    export_c(model, output=out, threads=threads)
+    results = {
+        value.name: np.zeros(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+        )
+        for value in onnx.shape_inference.infer_shapes(model).graph.output
+    }
+    command = ("cc", "-std=c99", "-O1", "-w", "-pthread")
+    made = run_library(build_library(out, command), list(given.values()), results)
+    return {name: value.tobytes() for name, value in made.items()}
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_make_the_same_bits(threads: int, tmp_path: Path) -> None:
+    net = draw_network(12, 4)
+    net.add("MatMul", net.read(3, 30, 24), net.read(3, 24, 100))
+    net.add("Gemm", net.read(1, 300), net.store(300, 200))
+    model = net.build()
+    given = draw_values(net, model)
+    whole = QuantizedModel()
+    add_products(whole)
+    add_windows(whole)
+    integers = whole.build()
+    for number, (each, values) in enumerate(((model, given), (integers, draw_inputs(integers)))):
+        alone = run_on_threads(each, values, 1, tmp_path / f"alone{number}")
+        shared = run_on_threads(each, values, threads, tmp_path / f"shared{number}")
+        assert "share_step(opened, 5)" in (tmp_path / f"shared{number}" / "model.c").read_text()
+        assert alone == shared
+
+
+def test_no_thread_races_with_another(tmp_path: Path) -> None:
+    net = draw_network(13, 1)
+    export_c(net.build(), output=tmp_path / "out", threads=3)
+    runner = "setarch -R" if shutil.which("setarch") else None  # its shadow memory has a fixed place
+    found = verify_program(tmp_path / "out", "cc -std=c99 -O1 -g -fsanitize=thread", runner)
+    assert found.passed, found.problem
+
+
+@pytest.mark.parametrize("threads", [0, 65])
+def test_a_number_of_threads_that_is_none_is_refused(threads: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"^threads is {threads}, but must be 1 to 64"):
+        export_c(draw_network(1, 0).build(), output=tmp_path / "out", threads=threads)
+    assert not (tmp_path / "out").exists()

@@ -4,12 +4,17 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from helpers.c_libraries import build_library, run_library
 from helpers.support import parse
-from small_programs import SMALL
+from small_programs import SMALL, RecurrentModel
+from test_integers import TYPES, QuantizedModel, add_others, add_products, add_windows, draw_inputs
 
 from byoc import partition
 from byoc.standalone import export_c, verify_program
@@ -63,20 +68,108 @@ def test_webassembly(tmp_path: Path) -> None:
 
 
 CORTEX_M = Path(__file__).parents[2] / "examples" / "cortex_m"
+CORTEX_CPU = "arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfpu=fpv4-sp-d16 -mfloat-abi=hard"
+CORTEX_RUNNER = "timeout 300 qemu-system-arm -M mps2-an386 -display none -semihosting -kernel"
+
+
+def link_on_cortex_m(memory: str, folder: Path) -> str:
+    """Return the options that link a program for the emulated board, into a map of its memory."""
+    script, start = folder / "memory.ld", folder / "start.o"
+    script.write_text(memory)
+    strict = [*CORTEX_CPU.split(), "-O3", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic"]
+    subprocess.run([*strict, "-c", str(CORTEX_M / "startup.c"), "-o", str(start)], check=True)
+    return f"-nostartfiles --specs=rdimon.specs -T {script} {start}"
 
 
 def test_a_microcontroller_of_512_kib(tmp_path: Path) -> None:
-    compiler = "arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfpu=fpv4-sp-d16 -mfloat-abi=hard -O3"
     need_commands("arm-none-eabi-gcc", "qemu-system-arm", "timeout")
     model = runpy.run_path(str(CORTEX_M / "make_model.py"))["make_model"]()
     made = export_c(model, output=tmp_path / "out", embed=True)
-    strict = [*compiler.split(), "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic"]
-    start = [*strict, "-c", str(CORTEX_M / "startup.c"), "-o", str(tmp_path / "start.o")]
-    subprocess.run(start, check=True)
-    link = f"-nostartfiles --specs=rdimon.specs -T {CORTEX_M / 'memory.ld'} {tmp_path / 'start.o'}"
-    runner = "timeout 300 qemu-system-arm -M mps2-an386 -display none -semihosting -kernel"
-    found = verify_program(tmp_path / "out", f"{compiler} {link}", runner)
+    link = link_on_cortex_m((CORTEX_M / "memory.ld").read_text(), tmp_path)
+    found = verify_program(tmp_path / "out", f"{CORTEX_CPU} -O3 {link}", CORTEX_RUNNER)
     assert found.passed, found.problem
     assert found.arena_bytes == made.bound
     assert found.stack_bytes is not None
     assert found.stack_bytes < 8 * 1024
+
+
+MACHINES = {
+    "native": ("cc", "", "little"),
+    **{runner.removeprefix("qemu-"): (f"{cc} -static", runner, order) for cc, runner, order in CROSS},
+    "cortex-m4": (CORTEX_CPU, CORTEX_RUNNER, "little"),
+}
+
+
+def run_on(machine: str, program: Path, folder: Path) -> int:
+    """Verify a program on a machine, or skip; return how many outputs are right."""
+    compiler, runner, _ = MACHINES[machine]
+    need_commands(compiler.split()[0], *runner.split()[:3:2])
+    if machine == "cortex-m4":  # the board has far more memory than the example takes
+        memory = (CORTEX_M / "memory.ld").read_text().replace("256K", "4M", 1)
+        memory = memory.replace("0x20000000, LENGTH = 256K", "0x21000000, LENGTH = 16M")
+        compiler += f" {link_on_cortex_m(memory, folder)}"
+    found = verify_program(program, f"{compiler} -O1", runner or None)
+    assert found.passed, found.problem
+    return len(found.outputs)
+
+
+def state_outputs(folder: Path, model: onnx.ModelProto, given: Mapping[str, object]) -> None:
+    """Make what a program computes here the sample of all, whose bits other machines have to compute."""
+    shapes = onnx.shape_inference.infer_shapes(model).graph.output
+    results = {
+        value.name: np.zeros(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+        )
+        for value in shapes
+    }
+    library = build_library(folder / sys.byteorder, ("cc", "-O2", "-w"))
+    made = run_library(library, list(given.values()), results)
+    for order, mark in (("little", "<"), ("big", ">")):
+        content = b""
+        for value in (*given.values(), *made.values()):
+            array = np.asarray(value)
+            content += array.astype(array.dtype.newbyteorder(mark)).tobytes()
+            content += bytes(-len(content) % 64)
+        (folder / order / "sample.bin").write_bytes(content)
+
+
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.thorough)])
+def recurrent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of programs by byte order: forms of LSTM, GRU and RNN, right here."""
+    net = RecurrentModel(1 if request.param == "all" else 11)
+    folder = tmp_path_factory.mktemp("recurrent")
+    for order in ("little", "big"):
+        export_c(net.build(), output=folder / order, byte_order=order, embed=True)
+    results = {name: np.zeros_like(value) for name, value in net.expected.items()}
+    library = build_library(folder / sys.byteorder, ("cc", "-std=c99", "-O1", "-w"))
+    made = run_library(library, list(net.inputs.values()), results)
+    for name, value in net.expected.items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-5, atol=2e-6, err_msg=name)
+    return folder
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_recurrent_operators_in_every_form(machine: str, recurrent: Path, tmp_path: Path) -> None:
+    assert run_on(machine, recurrent / MACHINES[machine][2], tmp_path) >= 18
+
+
+@pytest.fixture(scope="module")
+def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of programs by byte order: all kernels of integers, with what they make here."""
+    net = QuantizedModel()
+    for dtype in TYPES:
+        net.dtype = dtype
+        add_products(net)
+        add_windows(net)
+        add_others(net)
+    model, folder = net.build(), tmp_path_factory.mktemp("integers")
+    for order in ("little", "big"):
+        export_c(model, output=folder / order, byte_order=order, embed=True)
+    state_outputs(folder, model, draw_inputs(model))
+    return folder
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_integers_are_equal_on_every_machine(machine: str, integers: Path, tmp_path: Path) -> None:
+    assert run_on(machine, integers / MACHINES[machine][2], tmp_path) >= 100

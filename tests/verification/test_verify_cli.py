@@ -66,6 +66,7 @@ def test_json(wrong: Path, byoc: Byoc) -> None:
             "notes",
             "tie_breaks",
             "layers_not_compared",
+            "cached",
             "boundary",
             "regions",
             "not_compared",

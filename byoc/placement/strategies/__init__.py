@@ -1,4 +1,4 @@
-"""The strategies that come with byoc, found by the table in `_built_in.py`."""
+"""The strategies that come with byoc."""
 
 from typing import TYPE_CHECKING
 
@@ -20,3 +20,19 @@ if TYPE_CHECKING:
     from byoc.placement.strategies._throughput import Throughput
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)
+
+BUILT_IN = {
+    "all-supported": "byoc.placement.strategies._baselines:AllSupported",
+    "exact": "byoc.placement.strategies._optimizing:Exact",
+    "exhaustive": "byoc.placement.strategies._baselines:Exhaustive",
+    "faster-ops": "byoc.placement.strategies._baselines:FasterOps",
+    "faster-ops-transfer": "byoc.placement.strategies._baselines:FasterOpsTransfer",
+    "host-only": "byoc.placement.strategies._baselines:HostOnly",
+    "launch-aware": "byoc.placement.strategies._optimizing:LaunchAware",
+    "makespan": "byoc.placement.strategies._makespan:Makespan",
+    "min-cut": "byoc.placement.strategies._optimizing:MinCut",
+    "provider-order": "byoc.placement.strategies._baselines:ProviderOrder",
+    "throughput": "byoc.placement.strategies._throughput:Throughput",
+    "tree-dp": "byoc.placement.strategies._optimizing:TreeDP",
+}
+"""Where each strategy is, by name; imported when it is asked for."""

@@ -22,10 +22,11 @@ _MOST_BYTES = 1 << 26  # a million rows
 
 @dataclass(frozen=True)
 class Overlay:
-    """Numbers of nodes by name, and what they are."""
+    """Numbers of nodes by name, and what they are; `marks` says that they only tell which nodes."""
 
     title: str
     values: Mapping[str, float]
+    marks: bool = False
 
 
 def read_overlay(path: Path, decisions: DecisionDocument) -> Overlay:

@@ -427,7 +427,7 @@ def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) 
     for bundle in (old, new):
         decisions = read_bundle_decisions(bundle)
         own = {name for each in decisions.list_placed_nodes() for name in (each.name, each.output)}
-        overlay = Overlay("moved", dict.fromkeys(sorted(own.intersection(moved)), 1.0))
+        overlay = Overlay("moved", dict.fromkeys(sorted(own.intersection(moved)), 1.0), marks=True)
         parts = _describe_bundle(bundle, decisions)
         pages.append(render_page(replace(parts, overlay=overlay if overlay.values else None)))
     summary, _, rest = text.partition("\n")

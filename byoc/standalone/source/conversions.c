@@ -39,7 +39,7 @@ static float decode(const float_form *form, uint32_t code) {
     } else {
         value = ldexpf((float)(part + ((uint32_t)1 << form->fraction)), (int)exponent - form->bias - form->fraction);
     }
-    return code & sign ? -value : value;
+    return (code & sign) ? -value : value;
 }
 
 /* Return the code that is nearest to a number, of two as near the even one. With `saturate` what is too large becomes

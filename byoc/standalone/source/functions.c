@@ -73,61 +73,111 @@ void kernel_interpolate(const kernel_resize *resize, const float *x, const int32
     }
 }
 
+/* What one direction multiplies with, and the lengths of sequences. */
+typedef struct lstm_weights {
+    const float *w, *r, *bias, *peepholes;
+    const int32_t *lengths;
+} lstm_weights;
+
 /* The states of one direction, and its gates: those of one step are [batch][4][hidden], in ONNX's order. */
 typedef struct lstm_state {
     float *gates, *h, *c, *spare;
 } lstm_state;
 
-/* Take one step: `gates` are what the inputs add to them. */
-static void step_lstm(const kernel_lstm *lstm, const float *r, const lstm_state *state, float *gates) {
+/* Limit the inputs of functions to what the LSTM says, of a gate. */
+static void limit_gate(const kernel_lstm *lstm, float *gate) {
+    for (int32_t i = 0; lstm->clip > 0 && i < lstm->hidden; i++) {
+        const float value = gate[i] < -lstm->clip ? -lstm->clip : gate[i];
+        gate[i] = value > lstm->clip ? lstm->clip : value;
+    }
+}
+
+/* Add what a gate sees of the cells. */
+static void add_cells(const kernel_lstm *lstm, const float *peephole, const float *c, float *gate) {
+    for (int32_t i = 0; i < lstm->hidden; i++) {
+        gate[i] += peephole[i] * c[i];
+    }
+}
+
+/* Compute the states of one sequence behind a step of its gates: input, output, forget, cell. */
+static void update_cells(const kernel_lstm *lstm, const float *peepholes, float *gates, float *h, float *c) {
+    const int32_t hidden = lstm->hidden;
+    const kernel_rows one = {1, hidden};
+    float *out = gates + hidden, *forget = gates + (ptrdiff_t)2 * hidden, *cell = gates + (ptrdiff_t)3 * hidden;
+    if (peepholes) {
+        add_cells(lstm, peepholes, c, gates);
+        add_cells(lstm, peepholes + (ptrdiff_t)2 * hidden, c, forget);
+    }
+    limit_gate(lstm, gates);
+    limit_gate(lstm, forget);
+    limit_gate(lstm, cell);
+    kernel_sigmoid(&one, gates, gates);
+    kernel_sigmoid(&one, forget, forget);
+    kernel_tanh(&one, cell, cell);
+    for (int32_t i = 0; i < hidden; i++) {
+        c[i] = (lstm->input_forget ? 1 - gates[i] : forget[i]) * c[i] + gates[i] * cell[i];
+    }
+    if (peepholes) {
+        add_cells(lstm, peepholes + hidden, c, out);
+    }
+    limit_gate(lstm, out);
+    kernel_sigmoid(&one, out, out);
+    kernel_tanh(&one, c, h);
+    for (int32_t i = 0; i < hidden; i++) {
+        h[i] *= out[i];
+    }
+}
+
+/* Take one step: `gates` are what the inputs add to them. A sequence that has no such step keeps its states. */
+static void step_lstm(const kernel_lstm *lstm, const lstm_weights *with, const lstm_state *state, int32_t step,
+                      float *gates, float *y) {
     const int32_t hidden = lstm->hidden, width = 4 * hidden;
     const kernel_activation none = {0, -INFINITY, INFINITY};
     const kernel_product product = {1, lstm->batch, hidden, width, 0, 0, hidden, 0, 0, 1, width, 1, 1, 1, none};
-    kernel_multiply(&product, state->h, r, gates, gates, state->spare);
+    kernel_multiply(&product, state->h, with->r, gates, gates, state->spare, KERNEL_WHOLE);
     for (int32_t b = 0; b < lstm->batch; b++, gates += width) {
-        float *h = state->h + (ptrdiff_t)b * hidden, *c = state->c + (ptrdiff_t)b * hidden;
-        const kernel_rows three = {3, hidden}, one = {1, hidden};
-        kernel_sigmoid(&three, gates, gates);
-        kernel_tanh(&one, gates + (ptrdiff_t)3 * hidden, gates + (ptrdiff_t)3 * hidden);
-        for (int32_t i = 0; i < hidden; i++) {
-            c[i] = gates[2 * hidden + i] * c[i] + gates[i] * gates[3 * hidden + i];
+        float *h = state->h + (ptrdiff_t)b * hidden;
+        const int32_t ended = with->lengths && step >= with->lengths[b];
+        if (!ended) {
+            update_cells(lstm, with->peepholes, gates, h, state->c + (ptrdiff_t)b * hidden);
         }
-        kernel_tanh(&one, c, h);
-        for (int32_t i = 0; i < hidden; i++) {
-            h[i] *= gates[hidden + i];
+        if (y && ended) {
+            memset(y + (ptrdiff_t)b * hidden, 0, (size_t)hidden * sizeof *y);
+        } else if (y) {
+            memcpy(y + (ptrdiff_t)b * hidden, h, (size_t)hidden * sizeof *y);
         }
     }
 }
 
 /* Run one direction; its results lie `y_step` floats apart. */
-static void run_direction(const kernel_lstm *lstm, int32_t reversed, const float *x, const float *w, const float *r,
-                          const float *bias, const lstm_state *state, float *y, ptrdiff_t y_step) {
+static void run_direction(const kernel_lstm *lstm, int32_t reversed, const float *x, const lstm_weights *with,
+                          const lstm_state *state, float *y, ptrdiff_t y_step) {
     const int32_t batch = lstm->batch, inputs = lstm->inputs, width = 4 * lstm->hidden;
     const kernel_activation none = {0, -INFINITY, INFINITY};
-    const size_t made = (size_t)batch * (size_t)lstm->hidden * sizeof *y;
     for (int32_t done = 0; done < lstm->steps; done += KERNEL_STEPS) {
         const int32_t steps = lstm->steps - done < KERNEL_STEPS ? lstm->steps - done : KERNEL_STEPS;
         const int32_t first = reversed ? lstm->steps - done - steps : done;
         const kernel_product product = {1, steps * batch, inputs, width, 0, 0, inputs, 0, 0, 1, 0, 1, 1, 1, none};
-        kernel_multiply(&product, x + (ptrdiff_t)first * batch * inputs, w, bias, state->gates, state->spare);
+        kernel_multiply(&product, x + (ptrdiff_t)first * batch * inputs, with->w, with->bias, state->gates,
+                        state->spare, KERNEL_WHOLE);
         for (int32_t i = 0; i < steps; i++) {
             const int32_t at = reversed ? steps - 1 - i : i;
-            step_lstm(lstm, r, state, state->gates + (ptrdiff_t)at * batch * width);
-            if (y) {
-                memcpy(y + (first + at) * y_step, state->h, made);
-            }
+            step_lstm(lstm, with, state, first + at, state->gates + (ptrdiff_t)at * batch * width,
+                      y ? y + (first + at) * y_step : NULL);
         }
     }
 }
 
 void kernel_run_lstm(const kernel_lstm *lstm, const float *x, const float *w, const float *r, const float *bias,
-                     const float *first_h, const float *first_c, float *y, float *last_h, float *last_c,
-                     float *scratch) {
+                     const float *peepholes, const int32_t *lengths, const float *first_h, const float *first_c,
+                     float *y, float *last_h, float *last_c, float *scratch) {
     const ptrdiff_t cells = (ptrdiff_t)lstm->batch * lstm->hidden, width = (ptrdiff_t)4 * lstm->hidden;
     const size_t bytes = (size_t)cells * sizeof *scratch;
     const lstm_state state = {scratch + 2 * cells, scratch, scratch + cells,
                               scratch + 2 * cells + KERNEL_STEPS * lstm->batch * width};
     for (int32_t d = 0; d < lstm->directions; d++) {
+        const lstm_weights with = {w + d * width * lstm->inputs, r + d * width * lstm->hidden, bias + d * width,
+                                   peepholes ? peepholes + (ptrdiff_t)d * 3 * lstm->hidden : NULL, lengths};
         memset(scratch, 0, 2 * bytes);
         if (first_h) {
             memcpy(state.h, first_h + d * cells, bytes);
@@ -135,8 +185,8 @@ void kernel_run_lstm(const kernel_lstm *lstm, const float *x, const float *w, co
         if (first_c) {
             memcpy(state.c, first_c + d * cells, bytes);
         }
-        run_direction(lstm, d ? 1 : lstm->reversed, x, w + d * width * lstm->inputs, r + d * width * lstm->hidden,
-                      bias + d * width, &state, y ? y + d * cells : NULL, lstm->directions * cells);
+        run_direction(lstm, d ? 1 : lstm->reversed, x, &with, &state, y ? y + d * cells : NULL,
+                      lstm->directions * cells);
         if (last_h) {
             memcpy(last_h + d * cells, state.h, bytes);
         }

@@ -117,6 +117,14 @@ static void sum_terms(const channel *of, const int16_t *x, int32_t count, int32_
     memset(sums, 0, WIDTH * sizeof *sums);
     for (int32_t t = 0; t < of->count; t++) {
         const int16_t *restrict from = x + of->terms[t].offset;
+#ifdef HAS_SMLAD
+        int32_t pair, read;
+        memcpy(&pair, of->terms[t].weights, sizeof pair);
+        for (int32_t i = 0; i < count; i++, from += stride) {
+            memcpy(&read, from, sizeof read);
+            sums[i] = __smlad(pair, read, sums[i]);
+        }
+#else
         const int16_t one = of->terms[t].weights[0], other = of->terms[t].weights[1];
         if (stride == 1) {
             for (int32_t i = 0; i < WIDTH; i++) {
@@ -131,6 +139,7 @@ static void sum_terms(const channel *of, const int16_t *x, int32_t count, int32_
                 sums[i] += one * from[i * stride] + other * from[i * stride + 1];
             }
         }
+#endif
     }
 }
 
@@ -189,31 +198,28 @@ static void convolve_plane(const kernel_int_conv *it, const kernel_bands *in, co
 
 void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, const void *x_zero,
                                    const void *weights, const void *weight_zeros, const int32_t *bias,
-                                   const float *scales, const float *offsets, void *y, void *scratch) {
+                                   const float *scales, const float *offsets, void *y, void *scratch,
+                                   kernel_share share) {
     const kernel_conv *conv = &it->conv;
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols * (it->rounding.bits / 8);
-    const int32_t zero = read_zero(x_zero, 0, it->x_flip);
+    const int32_t zero = read_zero(x_zero, 0, it->x_flip), channels = conv->groups * conv->out_channels;
     const kernel_bands in = kernel_find_bands(conv, scratch);
-    const byte *from = x;
-    byte *to = y;
+    const kernel_range own = kernel_take(conv->images * channels, 1, share);
     channel of;
     of.stride = conv->window.col_stride;
     of.bits = it->rounding.bits;
     of.within = find_limits(&it->rounding);
-    for (int32_t image = 0; image < conv->images; image++) {
-        for (int32_t group = 0; group < conv->groups; group++, from += in_plane) {
-            for (int32_t each = 0; each < conv->out_channels; each++, to += out_plane) {
-                const int32_t number = group * conv->out_channels + each, at = it->rounding.step * number;
-                const int32_t weight_zero = read_zero(weight_zeros, it->zeros * number, it->weight_flip);
-                read_terms(it, (const byte *)weights + number * area, weight_zero, in.width, &of);
-                of.bias = bias ? bias[number] : 0;
-                of.scale = scales ? scales[at] : 1;
-                of.offset = offsets ? offsets[at] : 0;
-                convolve_plane(it, &in, from, zero, &of, to);
-            }
-        }
+    for (int32_t plane = own.first; plane < own.end; plane++) {
+        const int32_t number = plane % channels, at = it->rounding.step * number;
+        const int32_t weight_zero = read_zero(weight_zeros, it->zeros * number, it->weight_flip);
+        read_terms(it, (const byte *)weights + number * area, weight_zero, in.width, &of);
+        of.bias = bias ? bias[number] : 0;
+        of.scale = scales ? scales[at] : 1;
+        of.offset = offsets ? offsets[at] : 0;
+        convolve_plane(it, &in, (const byte *)x + plane / conv->out_channels * in_plane, zero, &of,
+                       (byte *)y + plane * out_plane);
     }
 }
 

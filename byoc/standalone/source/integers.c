@@ -57,6 +57,31 @@ INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t ze
 #endif
 }
 
+#ifdef HAS_SMLAD
+/* Add up two rows of a, or one, times 4 columns of pairs: as many sums as registers hold. */
+INLINE void add_pairs(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b, int32_t *sums) {
+    const int16_t *other = rows > 1 ? a + a_row : a;
+    int32_t one[4] = {0}, two[4] = {0};
+    for (int32_t k = 0; k < pairs; k++, a += 2, other += 2, b += 2 * WIDTH) {
+        int32_t left[2], right[4];
+        memcpy(left, a, sizeof *left);
+        memcpy(left + 1, other, sizeof *left);
+        memcpy(right, b, sizeof right);
+        UNROLLED
+        for (int32_t i = 0; i < 4; i++) {
+            one[i] = __smlad(left[0], right[i], one[i]);
+            if (rows > 1) {
+                two[i] = __smlad(left[1], right[i], two[i]);
+            }
+        }
+    }
+    memcpy(sums, one, sizeof one);
+    if (rows > 1) {
+        memcpy(sums + WIDTH, two, sizeof two);
+    }
+}
+#endif
+
 /* Add up `rows` rows of a, a constant where this is called, times 16 columns of pairs. */
 INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b,
                      int32_t sums[TILE_ROWS][WIDTH]) {
@@ -92,6 +117,12 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_
             memcpy(&sums[r][v * LANES], &made[r][v], sizeof made[r][v]);
         }
     }
+#elif defined(HAS_SMLAD)
+    for (int32_t r = 0; r < rows; r += 2) {
+        for (int32_t i = 0; i < WIDTH; i += 4) {
+            add_pairs(rows - r, pairs, a + r * a_row, a_row, b + (ptrdiff_t)2 * i, &sums[r][i]);
+        }
+    }
 #else
     for (int32_t r = 0; r < rows; r++) {
         int32_t made[WIDTH] = {0};
@@ -108,7 +139,11 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_
 
 /* Return how many of so many rows are computed at once: each number is a function of its own. */
 static int32_t choose_rows(int32_t left) {
-    return left >= TILE_ROWS ? TILE_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    int32_t rows = TILE_ROWS;
+    while (rows > left) {
+        rows = rows > 2 ? rows - 2 : 1;
+    }
+    return rows;
 }
 
 static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_t *b,
@@ -170,7 +205,6 @@ INLINE void store_line(const int_block *it, const limits *within, const int32_t 
     }
 #if LANES > 1
     reals values[VECS];
-    byte made[WIDTH];
     UNROLLED
     for (int32_t v = 0; v < VECS; v++) {
         lanes sum, bias;
@@ -182,6 +216,7 @@ INLINE void store_line(const int_block *it, const limits *within, const int32_t 
     if (width == WIDTH) {
         store_reals(within, values, c);
     } else {
+        byte made[WIDTH];
         store_reals(within, values, made);
         copy_bytes(c, made, width);
     }
@@ -329,16 +364,19 @@ static int32_t count_columns(int32_t depth) {
 
 void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x_zero, const void *weights,
                          const void *weight_zeros, const int32_t *bias, const float *scales, const float *offsets,
-                         void *y, void *scratch) {
+                         void *y, void *scratch, kernel_share share) {
     const kernel_conv *conv = &it->conv;
     const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols, even = depth + depth % 2;
     const int32_t pixels = conv->out_rows * conv->out_cols, most = count_columns(depth);
-    const int32_t zero = read_zero(x_zero, 0, it->x_flip) ^ it->x_flip;
-    const byte *from = x;
-    byte *to = y;
+    const int32_t zero = read_zero(x_zero, 0, it->x_flip) ^ it->x_flip, size = it->rounding.bits / 8;
+    const ptrdiff_t in_group = (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
+    const int32_t blocks = (pixels + most - 1) / most, all = conv->images * conv->groups * blocks;
+    const int by_blocks = kernel_prefers_blocks(all, conv->out_channels, share.count);
+    const kernel_range own = kernel_take(all, 1, by_blocks ? share : KERNEL_WHOLE);
+    const kernel_range channels = kernel_take(conv->out_channels, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
     int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
     int_block block = {0};
-    block.rows = conv->out_channels;
+    block.rows = channels.end - channels.first;
     block.depth = depth;
     block.flip = it->weight_flip;
     block.zero = weight_zeros;
@@ -351,19 +389,15 @@ void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x
     block.bias = bias;
     block.scales = scales;
     block.offsets = offsets;
-    for (int32_t image = 0; image < conv->images; image++) {
-        for (int32_t group = 0; group < conv->groups; group++) {
-            block.channel = group * conv->out_channels;
-            block.a = (const byte *)weights + (ptrdiff_t)block.channel * depth;
-            for (int32_t pixel = 0; pixel < pixels; pixel += most) {
-                block.cols = least(most, pixels - pixel);
-                block.c = to + (ptrdiff_t)pixel * (it->rounding.bits / 8);
-                gather_panel(it, from, zero, pixel, block.cols, panel);
-                multiply_block(&block);
-            }
-            from += (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
-            to += (ptrdiff_t)conv->out_channels * pixels * (it->rounding.bits / 8);
-        }
+    for (int32_t number = own.first; block.rows && number < own.end; number++) {
+        const int32_t at = number / blocks, pixel = number % blocks * most;
+        const ptrdiff_t plane = (ptrdiff_t)at * conv->out_channels + channels.first;
+        block.channel = at % conv->groups * conv->out_channels + channels.first;
+        block.a = (const byte *)weights + (ptrdiff_t)block.channel * depth;
+        block.cols = least(most, pixels - pixel);
+        block.c = (byte *)y + (plane * pixels + pixel) * size;
+        gather_panel(it, (const byte *)x + at * in_group, zero, pixel, block.cols, panel);
+        multiply_block(&block);
     }
 }
 
@@ -398,13 +432,14 @@ static void copy_panel(const kernel_int_product *it, const byte *b, const void *
 }
 
 /* Multiply few rows by columns of b that lie as rows do. */
-static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros) {
+static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros,
+                          kernel_range own) {
     const limits within = find_limits(block->rounding);
     const int16_t *a = block->wide;
     for (int32_t row = 0; row < it->rows; row++) {
         widen_row(block->a + row * block->a_row, it->depth, it->a_flip,
                   read_zero(block->zero, block->zeros * row, it->a_flip), block->wide);
-        for (int32_t col = 0; col < it->cols; col += WIDTH) {
+        for (int32_t col = own.first; col < own.end; col += WIDTH) {
             const int32_t width = least(WIDTH, it->cols - col);
             int32_t sums[WIDTH] = {0};
             line_rounding with;
@@ -424,49 +459,60 @@ static void multiply_rows(const kernel_int_product *it, const int_block *block, 
     }
 }
 
+/* Multiply few rows in each of the products. */
+static void multiply_few(const kernel_int_product *it, int_block *block, const byte *b, const void *b_zeros,
+                         kernel_range own) {
+    const ptrdiff_t made = (ptrdiff_t)it->rows * it->cols * (it->rounding.bits / 8);
+    block->cols = it->cols;
+    for (int32_t number = 0; number < it->count; number++) {
+        multiply_rows(it, block, b, b_zeros, own);
+        block->a += it->a_batch;
+        block->c += made;
+        b += it->b_batch;
+    }
+}
+
 void kernel_multiply_int(const kernel_int_product *it, const void *a, const void *a_zeros, const void *b,
                          const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
-                         void *c, void *scratch) {
-    const int32_t even = it->depth + it->depth % 2, most = count_columns(it->depth);
+                         void *c, void *scratch, kernel_share share) {
+    const int32_t even = it->depth + it->depth % 2, most = count_columns(it->depth), size = it->rounding.bits / 8;
+    const int32_t blocks = (it->cols + most - 1) / most;
+    const int by_blocks = kernel_prefers_blocks(it->count * blocks, it->rows, share.count);
+    const kernel_range own = kernel_take(it->count * blocks, 1, by_blocks ? share : KERNEL_WHOLE);
+    const kernel_range rows = kernel_take(it->rows, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
     int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
-    const byte *right = b;
     int_block block = {0};
-    block.rows = it->rows;
+    block.rows = rows.end - rows.first;
     block.depth = it->depth;
     block.flip = it->a_flip;
     block.zero = a_zeros;
     block.zeros = it->a_zeros;
+    block.channel = rows.first;
     block.a = a;
+    block.c = c;
     block.panel = panel;
     block.wide = scratch;
     block.a_row = it->depth;
     block.c_row = it->cols;
     block.rounding = &it->rounding;
+    block.bias = bias;
+    block.scales = scales;
+    block.offsets = offsets;
     block.by_column = 1;
-    for (int32_t number = 0; number < it->count; number++) {
-        byte *to = (byte *)c + (ptrdiff_t)number * it->rows * it->cols * (it->rounding.bits / 8);
-        if (it->b_row == 1 && it->rows < TILE_ROWS) {
-            block.cols = it->cols;
-            block.c = to;
-            block.bias = bias;
-            block.scales = scales;
-            block.offsets = offsets;
-            multiply_rows(it, &block, right, b_zeros);
-            block.a += it->a_batch;
-            right += it->b_batch;
-            continue;
-        }
-        for (int32_t col = 0; col < it->cols; col += most) {
-            const int32_t channel = it->rounding.step * col;
-            block.cols = least(most, it->cols - col);
-            block.c = to + (ptrdiff_t)col * (it->rounding.bits / 8);
-            block.bias = bias ? bias + col : NULL;
-            block.scales = scales ? scales + channel : NULL;
-            block.offsets = offsets ? offsets + channel : NULL;
-            copy_panel(it, right + (ptrdiff_t)col * it->b_col, b_zeros, col, block.cols, panel);
-            multiply_block(&block);
-        }
-        block.a += it->a_batch;
-        right += it->b_batch;
+    if (it->b_row == 1 && it->rows < TILE_ROWS) {
+        multiply_few(it, &block, b, b_zeros, kernel_take(it->cols, WIDTH, share));
+        return;
+    }
+    for (int32_t number = own.first; block.rows && number < own.end; number++) {
+        const int32_t at = number / blocks, col = number % blocks * most, channel = it->rounding.step * col;
+        const byte *right = (const byte *)b + at * it->b_batch + (ptrdiff_t)col * it->b_col;
+        block.a = (const byte *)a + at * it->a_batch + (ptrdiff_t)rows.first * it->depth;
+        block.cols = least(most, it->cols - col);
+        block.c = (byte *)c + (((ptrdiff_t)at * it->rows + rows.first) * it->cols + col) * size;
+        block.bias = bias ? bias + col : NULL;
+        block.scales = scales ? scales + channel : NULL;
+        block.offsets = offsets ? offsets + channel : NULL;
+        copy_panel(it, right, b_zeros, col, block.cols, panel);
+        multiply_block(&block);
     }
 }

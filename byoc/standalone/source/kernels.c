@@ -385,21 +385,23 @@ static void convolve_pixels(const kernel_conv *conv, const float *x, const float
 }
 
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
-                     float *y, float *scratch) {
+                     float *y, float *scratch, kernel_share share) {
     const ptrdiff_t in_group = (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
     const ptrdiff_t out_group = (ptrdiff_t)conv->out_channels * conv->out_rows * conv->out_cols;
-    const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
+    const ptrdiff_t depth = (ptrdiff_t)conv->in_channels * conv->window.rows * conv->window.cols;
     const int32_t pixels = conv->out_rows * conv->out_cols;
-    for (int32_t image = 0; image < conv->images; image++) {
-        for (int32_t group = 0; group < conv->groups; group++) {
-            const float *own = weights + group * conv->out_channels * conv->in_channels * area;
-            for (int32_t pixel = 0; pixel < pixels; pixel += KERNEL_COLUMNS) {
-                convolve_pixels(conv, x, own, bias ? bias + group * conv->out_channels : NULL, pixel,
-                                least(KERNEL_COLUMNS, pixels - pixel), y + pixel, pixels, scratch);
-            }
-            x += in_group;
-            y += out_group;
-        }
+    const int32_t blocks = (pixels + KERNEL_COLUMNS - 1) / KERNEL_COLUMNS, all = conv->images * conv->groups * blocks;
+    const int by_blocks = kernel_prefers_blocks(all, conv->out_channels, share.count);
+    const kernel_range own = kernel_take(all, 1, by_blocks ? share : KERNEL_WHOLE);
+    const kernel_range channels = kernel_take(conv->out_channels, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
+    kernel_conv part = *conv;
+    part.out_channels = channels.end - channels.first;
+    for (int32_t number = own.first; part.out_channels && number < own.end; number++) {
+        const int32_t at = number / blocks, pixel = number % blocks * KERNEL_COLUMNS;
+        const int32_t channel = at % conv->groups * conv->out_channels + channels.first;
+        convolve_pixels(&part, x + at * in_group, weights + channel * depth, bias ? bias + channel : NULL, pixel,
+                        least(KERNEL_COLUMNS, pixels - pixel),
+                        y + at * out_group + (ptrdiff_t)channels.first * pixels + pixel, pixels, scratch);
     }
 }
 
@@ -511,10 +513,14 @@ static void find_block(const kernel_product *product, const float *b, int32_t k,
 }
 
 void kernel_multiply(const kernel_product *product, const float *a, const float *b, const float *bias,
-                     float *c, float *scratch) {
-    const int32_t whole = product->cols - product->cols % WIDTH;
+                     float *c, float *scratch, kernel_share share) {
+    const int32_t whole = product->tiled ? product->cols - product->cols % WIDTH : 0, rest = product->cols - whole;
+    const int32_t blocks = (whole + KERNEL_COLUMNS - 1) / KERNEL_COLUMNS + (rest + KERNEL_COLUMNS - 1) / KERNEL_COLUMNS;
+    const int by_blocks = kernel_prefers_blocks(product->count * blocks, product->rows, share.count);
+    const kernel_range own = kernel_take(product->count * blocks, 1, by_blocks ? share : KERNEL_WHOLE);
+    const kernel_range rows = kernel_take(product->rows, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
     block it = {0};
-    it.rows = product->rows;
+    it.rows = rows.end - rows.first;
     it.a_row = product->a_row;
     it.c_row = product->cols;
     it.bias_row = product->bias_row;
@@ -522,23 +528,20 @@ void kernel_multiply(const kernel_product *product, const float *a, const float 
     it.scale = product->scale;
     it.bias_scale = product->bias_scale;
     it.activation = product->activation;
-    for (int32_t number = 0; number < product->count; number++) {
-        for (int32_t col = 0; col < product->cols; col += it.cols) {
-            const int32_t end = product->tiled && col < whole ? whole : product->cols;
-            it.cols = least(KERNEL_COLUMNS, end - col);
-            it.c = c + col;
-            it.bias = bias ? bias + (ptrdiff_t)col * product->bias_col : NULL;
-            for (int32_t k = 0; k < product->depth; k += KERNEL_DEPTH) {
-                it.depth = least(KERNEL_DEPTH, product->depth - k);
-                it.a = a + k;
-                it.first = k == 0;
-                it.last = k + it.depth == product->depth;
-                find_block(product, b, k, col, scratch, &it);
-                multiply_block(&it);
-            }
+    for (int32_t number = own.first; number < own.end; number++) {
+        const int32_t at = number / blocks, place = number % blocks * KERNEL_COLUMNS;
+        const int32_t col = place < whole || !product->tiled ? place : whole;
+        const float *from = b + at * product->b_batch;
+        it.cols = least(KERNEL_COLUMNS, (col < whole ? whole : product->cols) - col);
+        it.c = c + ((ptrdiff_t)at * product->rows + rows.first) * product->cols + col;
+        it.bias = bias ? bias + (ptrdiff_t)col * product->bias_col + (ptrdiff_t)rows.first * product->bias_row : NULL;
+        for (int32_t k = 0; k < product->depth; k += KERNEL_DEPTH) {
+            it.depth = least(KERNEL_DEPTH, product->depth - k);
+            it.a = a + at * product->a_batch + (ptrdiff_t)rows.first * product->a_row + k;
+            it.first = k == 0;
+            it.last = k + it.depth == product->depth;
+            find_block(product, from, k, col, scratch, &it);
+            multiply_block(&it);
         }
-        a += product->a_batch;
-        b += product->b_batch;
-        c += (ptrdiff_t)product->rows * product->cols;
     }
 }

@@ -13,6 +13,18 @@
 #define KERNEL_DEPTH 256
 #define KERNEL_COLUMNS 64
 
+/* The share of a kernel's work that one thread does, number `number` of `count`. Shares together make the same bits as
+ * one alone, whatever their count; each has scratch memory of its own. */
+typedef struct kernel_share {
+    int32_t number, count;
+} kernel_share;
+
+/* The whole work. */
+#define KERNEL_WHOLE ((kernel_share){0, 1})
+
+/* Rows that a share has a multiple of: each is computed as it is without shares, since no tile is cut. */
+#define KERNEL_ROWS 12
+
 /* An activation: with `hard_swish` a result x becomes x * limit(x / 6 + 1/2, 0, 1); then one below `low`
  * becomes `low`, and one above `high` becomes `high`. */
 typedef struct kernel_activation {
@@ -63,9 +75,12 @@ typedef struct kernel_resize {
     int32_t planes, in_rows, in_cols, out_rows, out_cols;
 } kernel_resize;
 
-/* An LSTM of one or two directions, of which `reversed` is set if the first, or only, one begins at the end. */
+/* An LSTM of one or two directions, of which `reversed` is set if the first, or only, one begins at the end. Inputs of
+ * functions are limited to -`clip` and `clip`, unless that is 0; with `input_forget` the forget gate is 1 less the input
+ * gate. */
 typedef struct kernel_lstm {
-    int32_t directions, reversed, steps, batch, inputs, hidden;
+    int32_t directions, reversed, steps, batch, inputs, hidden, input_forget;
+    float clip;
 } kernel_lstm;
 
 /* A normalization of rows by their root mean square: y = x * scale / sqrt(mean(x * x) + epsilon). A skip of
@@ -195,7 +210,7 @@ typedef struct kernel_scales {
 /* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
  * KERNEL_COLUMNS floats, or as many as an image has pixels, rounded up to 16. */
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
-                     float *y, float *scratch);
+                     float *y, float *scratch, kernel_share share);
 
 /* Convolve the other way round: each pixel of x is added to y by a window, which `conv` has with its strides. Weights are
  * those of kernel_convolve for each phase of the strides, one behind another, and `scratch` is KERNEL_COLUMNS floats
@@ -223,11 +238,11 @@ kernel_bands kernel_find_bands(const kernel_conv *conv, void *scratch);
 /* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
  * its windows read: rows of as many columns as windows reach, padding included. KERNEL_SPARE floats are behind both. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
-                               const float *bias, float *y, float *scratch);
+                               const float *bias, float *y, float *scratch, kernel_share share);
 
 /* Multiply matrices; `bias` may be NULL, `scratch` is as for a convolution of so many pixels as columns. */
 void kernel_multiply(const kernel_product *product, const float *a, const float *b, const float *bias,
-                     float *c, float *scratch);
+                     float *c, float *scratch, kernel_share share);
 
 /* Take the largest number of each window. */
 void kernel_pool_max(const kernel_pool *pool, const float *x, float *y);
@@ -251,13 +266,14 @@ void kernel_interpolate(const kernel_resize *resize, const float *x, const int32
 /* The steps of an LSTM whose inputs are multiplied at once. */
 #define KERNEL_STEPS 16
 
-/* Run an LSTM. For each direction `w` and `r` are tiles as in kernel_product of one column for each gate's number, and
- * `bias` is the sum of both biases. States before the first step are 0 where they are NULL; y is
- * [steps][directions][batch][hidden], and all results may be NULL. `scratch` holds the gates of KERNEL_STEPS steps, both
- * states, and KERNEL_DEPTH rows of 16 floats. */
+/* Run an LSTM. For each direction `w` and `r` are tiles as in kernel_product of one column for each gate's number,
+ * `bias` is the sum of both biases, and `peepholes`, which may be NULL, are [3][hidden]: of input, output and forget gate.
+ * With `lengths` each sequence has so many steps: results behind them are 0. States before the first step are 0 where
+ * they are NULL; y is [steps][directions][batch][hidden], and all results may be NULL. `scratch` holds the gates of
+ * KERNEL_STEPS steps, both states, and KERNEL_DEPTH rows of 16 floats. */
 void kernel_run_lstm(const kernel_lstm *lstm, const float *x, const float *w, const float *r, const float *bias,
-                     const float *first_h, const float *first_c, float *y, float *last_h, float *last_c,
-                     float *scratch);
+                     const float *peepholes, const int32_t *lengths, const float *first_h, const float *first_c,
+                     float *y, float *last_h, float *last_c, float *scratch);
 
 /* Normalize rows; `bias`, one number a column, is added with `skip`, and `sum` is what is normalized. All three may
  * be NULL. */
@@ -284,17 +300,17 @@ void kernel_attend(const kernel_attention *attention, const float *q, const floa
  * numbers: those of TILE_ROWS (6) channels, and as many for 16 pixels as a sum has terms, rounded up to 2. */
 void kernel_convolve_int(const kernel_int_conv *conv, const void *x, const void *x_zero, const void *weights,
                          const void *weight_zeros, const int32_t *bias, const float *scales, const float *offsets,
-                         void *y, void *scratch);
+                         void *y, void *scratch, kernel_share share);
 
 /* The same where each channel has windows of its own. `scratch` holds 32-bit numbers as kernel_convolve_depthwise's. */
 void kernel_convolve_depthwise_int(const kernel_int_conv *conv, const void *x, const void *x_zero,
                                    const void *weights, const void *weight_zeros, const int32_t *bias,
-                                   const float *scales, const float *offsets, void *y, void *scratch);
+                                   const float *scales, const float *offsets, void *y, void *scratch, kernel_share share);
 
 /* Multiply matrices of integers; `bias` is one number a column. `scratch` is as for a convolution. */
 void kernel_multiply_int(const kernel_int_product *product, const void *a, const void *a_zeros, const void *b,
                          const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
-                         void *c, void *scratch);
+                         void *c, void *scratch, kernel_share share);
 
 /* Add two operands, each times its scale; multiply two, and that by `a_scale`. */
 void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);
@@ -321,6 +337,26 @@ void kernel_dequantize_by(const kernel_scales *scales, const void *x, const void
 
 /* Compute the SHA-256 of some bytes. */
 void kernel_digest(const void *content, size_t bytes, unsigned char digest[32]);
+
+/* Some of several things: from the first on, up to the end. */
+typedef struct kernel_range {
+    int32_t first, end;
+} kernel_range;
+
+/* Return what a share has of `total` things that stay together by `unit`. */
+static inline kernel_range kernel_take(int32_t total, int32_t unit, kernel_share share) {
+    const int64_t units = (total + (int64_t)unit - 1) / unit;
+    const int64_t first = units * share.number / share.count * unit, end = units * (share.number + 1) / share.count * unit;
+    const kernel_range found = {first < total ? (int32_t)first : total, end < total ? (int32_t)end : total};
+    return found;
+}
+
+/* Return whether the largest share of so many blocks is no larger than that of so many rows. */
+static inline int kernel_prefers_blocks(int32_t blocks, int32_t rows, int32_t count) {
+    const int64_t units = (rows + (int64_t)KERNEL_ROWS - 1) / KERNEL_ROWS;
+    const int64_t most_blocks = (blocks + (int64_t)count - 1) / count, most_units = (units + count - 1) / count;
+    return most_blocks * units <= most_units * blocks;
+}
 
 /* Apply an activation to a line of results. */
 static inline void kernel_activate(kernel_activation activation, float *line, int32_t count) {

@@ -41,6 +41,10 @@ typedef __m128 reals;
 #define REPEAT_SHORT _mm_set1_epi16
 #else
 #define LANES 1
+#if defined(__ARM_FEATURE_SIMD32)
+#include <arm_acle.h>
+#define HAS_SMLAD 1 /* two products of 16 bits in one instruction: Cortex-M4, M7, M33 and more */
+#endif
 #endif
 
 #if defined(__GNUC__)
@@ -177,10 +181,10 @@ INLINE void round_values(const limits *with, const float *values, byte *to) {
 
 /* Round the first `count` of at most 16 numbers. */
 INLINE void round_some(const limits *with, const float *values, int32_t count, byte *to) {
-    byte made[WIDTH];
     if (count == WIDTH) {
         round_values(with, values, to);
     } else {
+        byte made[WIDTH];
         round_values(with, values, made);
         memcpy(to, made, (size_t)count);
     }

@@ -147,18 +147,17 @@ static void convolve_plane(const kernel_conv *conv, const kernel_bands *in, cons
 }
 
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
-                               const float *bias, float *y, float *scratch) {
+                               const float *bias, float *y, float *scratch, kernel_share share) {
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols;
+    const int32_t channels = conv->groups * conv->out_channels;
     const kernel_bands in = kernel_find_bands(conv, scratch);
-    for (int32_t image = 0; image < conv->images; image++) {
-        for (int32_t group = 0; group < conv->groups; group++, x += in_plane) {
-            for (int32_t each = 0; each < conv->out_channels; each++, y += out_plane) {
-                int32_t channel = group * conv->out_channels + each;
-                convolve_plane(conv, &in, x, weights + channel * area, bias ? bias[channel] : 0, y);
-            }
-        }
+    const kernel_range own = kernel_take(conv->images * channels, 1, share);
+    for (int32_t plane = own.first; plane < own.end; plane++) {
+        const int32_t channel = plane % channels;
+        convolve_plane(conv, &in, x + plane / conv->out_channels * in_plane, weights + channel * area,
+                       bias ? bias[channel] : 0, y + plane * out_plane);
     }
 }
 

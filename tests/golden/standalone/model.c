@@ -116,7 +116,7 @@ int model_run(model *opened, const void *const *inputs, void *const *outputs) {
     memcpy(AT(3904), inputs[0], 288);
     /* 0: Conv 'a' + Relu 'b' */
     STEP("Conv");
-    kernel_convolve(&conv_0, AT(3904), WEIGHT(64), NULL, AT(3456), AT(0));
+    kernel_convolve(&conv_0, AT(3904), WEIGHT(64), NULL, AT(3456), AT(0), KERNEL_WHOLE);
     /* 1: Sigmoid 'c' */
     STEP("Sigmoid");
     kernel_sigmoid(&rows_1, AT(3456), AT(0));

@@ -44,8 +44,11 @@ class Picture {
       { selector: "node.opens", style: { "border-width": 3 } },
       { selector: "node.repeat", style: { "border-style": "double", "border-width": 6 } },
       { selector: "node.open", style: {
-        "background-opacity": isDark() ? 0.28 : 0.2, "text-valign": "top", "text-margin-y": 25, "text-margin-x": "data(left)", "font-weight": "bold",
-        "font-size": 14, "z-index": "data(depth)", "border-width": 2, "text-wrap": "none",
+        "background-opacity": isDark() ? 0.28 : 0.2, label: "", "z-index": "data(depth)", "border-width": 2,
+      } },
+      { selector: "node.heading", style: {
+        "background-color": halo, "background-opacity": 0.85, "border-width": 0, "font-weight": "bold", "font-size": 14, "text-wrap": "none",
+        "z-index": 50, events: "no",
       } },
       { selector: "edge", style: {
         width: "data(width)", "line-color": soft, "target-arrow-color": soft, "target-arrow-shape": "triangle",
@@ -70,6 +73,7 @@ class Picture {
     const many = this.scene.parts.length > 600; // moved as a picture, and sharp again at rest
     Object.assign(this.cy.renderer(), { hideEdgesOnViewport: many, textureOnViewport: many });
     const elements = this.scene.parts.map((part) => this.makeNode(part));
+    elements.push(...this.scene.parts.filter((part) => part.open && part.canOpen).map((part) => this.makeHeading(part)));
     elements.push(...this.scene.edges.map((edge) => this.makeEdge(edge)));
     this.cy.batch(() => {
       this.cy.elements().remove();
@@ -95,16 +99,26 @@ class Picture {
     }
     const open = part.open && part.canOpen;
     const label = labelOf(part, this.tables);
-    pencil.font = "bold 14px system-ui, sans-serif";
-    const left = open ? Math.min(0, (pencil.measureText(label).width - part.box.width) / 2 + 12) : 0;
     const classes = [open ? "open" : "", part.canOpen ? "opens" : "", part.kind, shares.length > 1 && !open ? "mixed" : ""];
     return {
       group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y }, pannable: true,
       data: {
-        id: part.id, label, left, width: part.box.width, height: part.box.height,
+        id: part.id, label, width: part.box.width, height: part.box.height,
         shape: open ? "round-rectangle" : part.kind === "ports" ? "round-tag" : look.shape, fill: overlay ? (value === undefined ? (isDark() ? "#20252b" : "#ffffff") : overlay.fillOf(value)) : fillOf(part.device), line: look.line, border: look.style,
         colors: colors.join(" ") || "#888", stops: stops.join(" ") || "0%", depth: part.around_.length,
       },
+    };
+  }
+
+  /** The heading of an open part, above the arrows that lead into it: those pass behind its plate. */
+  makeHeading(part) {
+    const label = labelOf(part, this.tables);
+    pencil.font = "bold 14px system-ui, sans-serif";
+    const width = pencil.measureText(label).width + 12;
+    return {
+      group: "nodes", classes: "heading", selectable: false, grabbable: false,
+      position: { x: part.x + (width - part.box.width) / 2 + 6, y: part.y - part.box.height / 2 + 18 },
+      data: { id: `${part.id} heading`, label, width, height: 22, shape: "round-rectangle", fill: "#000", line: "#000", border: "solid" },
     };
   }
 

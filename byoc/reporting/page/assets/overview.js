@@ -252,10 +252,13 @@ class Page {
       this.showLegend();
     };
     const options = [["device", "device"], ["overlay", overlay.title]].map(([value, text]) => make("option", { value, text, selected: (value === "overlay") === overlay.shown }));
-    const scale = make("span", { className: "scale" });
-    scale.style.background = `linear-gradient(to right, ${overlay.fill(0)}, ${overlay.fill(1)})`;
+    const isOne = overlay.least === overlay.greatest; // then there is no scale to draw
+    const scale = make("span", { className: isOne ? "scale one" : "scale" });
+    scale.style.background = `linear-gradient(to right, ${overlay.fill(isOne ? 1 : 0)}, ${overlay.fill(1)})`;
+    const [least, greatest] = [overlay.least, overlay.greatest].map((value) => make("span", { text: roundNumber(value) }));
+    const one = make("span", { text: overlay.marks ? overlay.title : `${overlay.title}: ${roundNumber(overlay.least)}` });
     return [make("label", {}, "colours ", make("select", { on: { change: choose } }, ...options)),
-      [make("span", {}, make("span", { text: roundNumber(overlay.least) }), scale, make("span", { text: roundNumber(overlay.greatest) }))]];
+      [make("span", {}, ...(isOne ? [scale, one] : [least, scale, greatest]))]];
   }
 
   setTheme(theme) {

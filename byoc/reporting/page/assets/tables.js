@@ -236,8 +236,8 @@ class Graph {
 /** All that the page shows: the report, the decisions, and what was measured, if anything. */
 /** The user's numbers of nodes, which colour the graph. */
 class Overlay {
-  constructor({ title, values }) {
-    Object.assign(this, { title, shown: true, values: new Map(Object.entries(values)) });
+  constructor({ title, values, marks }) {
+    Object.assign(this, { title, marks, shown: true, values: new Map(Object.entries(values)) });
     const numbers = [...this.values.values()]; // too many, perhaps, to be arguments of one call
     this.least = numbers.reduce((one, other) => Math.min(one, other));
     this.greatest = numbers.reduce((one, other) => Math.max(one, other));

@@ -1,0 +1,200 @@
+"""A command that is run again: taken from the cache where nothing changed, and else run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from helpers.cutting import files
+from helpers.support import VANILLA, parse
+
+MODEL = """
+net (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) <float[4, 4, 1, 1] w> {
+  a = Conv(x, w)
+  y = Relu(a)
+}
+"""
+# Runs the command line; where a file is there, it says that it would run, and does not.
+PROGRAM = """
+import sys
+from pathlib import Path
+import byoc.cli._main as program
+if Path(sys.argv.pop(1)).exists():
+    program._exit_by_fault = lambda run: print("it would run")
+program.run_command_line()
+"""
+
+
+class Commands:
+    """Runs of one command in a folder, each a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.words = ["partition", "model.onnx", "--rules", "mine.yaml", "-o", "m.byoc"]
+        self.environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        self.environment |= {f"XDG_{name}_HOME": str(folder / name) for name in ("CONFIG", "DATA")}
+        self.site = folder / "site"
+        self.site.mkdir()
+        self.environment["PYTHONPATH"] = os.pathsep.join(
+            [str(self.site), os.environ.get("PYTHONPATH", "")]
+        )
+
+    def run(self, *more: str) -> str:
+        """Run it; return what it prints."""
+        command = [sys.executable, "-c", PROGRAM, str(self.folder / "try"), *self.words, *more]
+        ran = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def would_run(self, *more: str) -> bool:
+        """Return whether it would run now, and not be taken."""
+        (self.folder / "try").touch()
+        printed = self.run(*more)
+        (self.folder / "try").unlink()
+        return "it would run" in printed
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Commands:
+    """A model with its weights beside it, a rule file with a cost file, samples, and settings."""
+    made = Commands(tmp_path)
+    proto = parse(MODEL)
+    weights = np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    place = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(proto, tmp_path / "model.onnx", **place)
+    (tmp_path / "mine.yaml").write_text(VANILLA.read_text())
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 4, 8, 8), np.float32))
+    made.words += ["--inputs", "x.npz", "--host-cost-model", "costs.yaml", "--codegen", "dla"]
+    (tmp_path / "costs.yaml").write_text(COSTS)
+    time.sleep(0.1)  # what is as young as the run could have changed while it ran
+    return made
+
+
+COSTS = "kind: roofline\nname: mine\npeak: {default: 1.0e+6}\nbandwidth: 1.0e+6\noverhead: 1.0e-6\n"
+
+
+def append(path: Path, text: str = "\n# changed\n") -> None:
+    """Change a file's content at its end; its time of change stays, where content has to count."""
+    before = path.stat()
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip(path: Path) -> None:
+    """Change one byte in the middle; size and time of change stay."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _put_on_path(commands: Commands) -> None:
+    before = commands.environment["PYTHONPATH"]
+    commands.environment["PYTHONPATH"] = os.pathsep.join([str(commands.folder), before])
+
+
+Change = Callable[[Commands], object]
+CHANGES: dict[str, Change] = {
+    "model": lambda each: flip(each.folder / "model.onnx"),
+    "weights beside the model": lambda each: flip(each.folder / "w.bin"),
+    "rule file": lambda each: append(each.folder / "mine.yaml"),
+    "cost file": lambda each: append(each.folder / "costs.yaml"),
+    "samples": lambda each: flip(each.folder / "x.npz"),
+    "an option": lambda each: each.words.append("--strict"),
+    "another output": lambda each: each.words.__setitem__(5, "n.byoc"),
+    "an environment variable": lambda each: each.environment.update(DLA_SPEED="1"),
+    "the Python path": _put_on_path,
+    "an installed distribution": lambda each: (each.site / "acme-1.0.dist-info").mkdir(),
+    "the user's settings": lambda each: _write(each.folder / "CONFIG/byoc/settings.yaml", "{}\n"),
+    "the key of this machine": lambda each: flip(each.folder / "DATA/byoc/signing_key"),
+    "a byte of the bundle": lambda each: flip(each.folder / "m.byoc/manifest.json"),
+    "a file in the bundle": lambda each: _write(each.folder / "m.byoc/more.txt", "more"),
+    "an entry of the cache": lambda each: _damage(each.folder / "cache"),
+}
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _damage(folder: Path) -> None:
+    for path in folder.rglob("entries/*/*"):
+        flip(path)
+
+
+def test_the_second_run_says_and_writes_the_same(commands: Commands) -> None:
+    first = commands.run()
+    bundle = files(commands.folder / "m.byoc")
+    assert not commands.would_run()
+    assert commands.run() == first
+    for path in sorted((commands.folder / "m.byoc").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (commands.folder / "m.byoc").rmdir()
+    assert not commands.would_run()  # it is written again, and nothing runs
+    assert files(commands.folder / "m.byoc") == bundle
+    for name, change in CHANGES.items():
+        undo = _remember(commands)
+        change(commands)
+        assert commands.would_run(), name
+        undo()
+    assert not commands.would_run()
+
+
+def _remember(commands: Commands) -> Callable[[], None]:
+    """Return what puts back all files, times, words and variables as they are now."""
+    folder, words, variables = commands.folder, [*commands.words], {**commands.environment}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    before = {path: (path.read_bytes(), path.stat()) for path in paths}
+    folders = {path for path in folder.rglob("*") if path.is_dir()}
+
+    def undo() -> None:
+        commands.words, commands.environment = words, variables
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_file() and path not in before:
+                path.unlink()
+            elif path.is_dir() and path not in folders:
+                path.rmdir()
+        for path, (content, status) in before.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    return undo
+
+
+def test_a_verdict_that_is_taken_says_so(commands: Commands) -> None:
+    first = json.loads(commands.run("--format", "json"))
+    second = json.loads(commands.run("--format", "json"))
+    assert (first["verification"]["cached"], second["verification"]["cached"]) == (False, True)
+    second["verification"]["cached"] = False
+    assert second == first
+
+
+@pytest.mark.parametrize("more", [("--no-cache",), ("--html", "page.html")])
+def test_what_is_not_kept_runs_again(commands: Commands, more: tuple[str, ...]) -> None:
+    commands.run(*more)
+    assert commands.would_run(*more)
+
+
+def test_a_codegen_of_which_nothing_is_kept_runs_again(commands: Commands) -> None:
+    commands.words[-1] = "reference"  # it says `cached = False`
+    commands.run()
+    assert commands.would_run()
+
+
+def test_a_run_that_failed_is_not_kept(commands: Commands) -> None:
+    append(commands.folder / "mine.yaml", "\n- not a mapping: [\n")
+    with pytest.raises(AssertionError, match=r"mine\.yaml"):
+        commands.run()
+    assert commands.would_run()
