@@ -377,7 +377,9 @@ def read_links(texts: Sequence[str] | None) -> tuple[float, ...]:
         except ValueError:
             value = 0.0
         if not (isfinite(value) and value > 0):
-            raise typer.BadParameter(f"'{part}': a number of GB/s is expected", param_hint="--link")
+            raise typer.BadParameter(
+                f"'{part}' is no number of GB/s above 0, such as 10 or 0.5", param_hint="--link"
+            )
         links.append(value)
     return tuple(dict.fromkeys(links))
 

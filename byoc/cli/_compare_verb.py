@@ -68,9 +68,11 @@ class DiffFlags(byoc.model.DimensionOptions):
     """The flags of `byoc diff`: how rule files are compared, what is told, and what is tolerated."""
 
     model: str | None = flag_field(Flag("What rule files are compared by: an ONNX file, or zoo:NAME."))
-    strategy: str = flag_field(
-        Flag("How the model is placed by rule files, see byoc strategies."),
-        byoc.stages.options.DEFAULT_STRATEGY,
+    strategy: str | None = flag_field(
+        Flag(
+            "How the model is placed by rule files, see byoc strategies; "
+            f"{byoc.stages.options.DEFAULT_STRATEGY} unless given."
+        )
     )
     variant: str | None = flag_field(
         Flag("The variant to compare, of bundles with several.", metavar="NAME")
@@ -122,7 +124,8 @@ def diff(
     tests = JUnitFile.prepare(junit, "diff", old, new, options.model)
     if options.html is not None:
         _check_page(options.html, old, new)
-    planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
+    given = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
+    planning = {name: value for name, value in given.items() if value}
     with tests.record_errors(new):
         with show_status(), reserve_stdout():
             found = byoc.diff(old, new, options.model, variant=options.variant, **planning)

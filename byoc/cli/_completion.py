@@ -40,11 +40,11 @@ _GENERATION = re.compile(r"^( +)([\w.-]+):", re.MULTILINE)
 _NO_ARGUMENT = {"repeated": False, "values": ()}
 
 Reply = tuple[str, str]
-"""What a word may become as a whole, and a description of that."""
+"""A word as it is completed, and a description of it."""
 
 
 def read_script(shell: str) -> str:
-    """Return what a shell runs at its start, so that it asks byoc."""
+    """Return the script that a shell runs at its start, so that it asks byoc."""
     return (_FOLDER / f"byoc.{shell}").read_text(encoding="utf-8")
 
 
@@ -93,7 +93,7 @@ def _join_words(line: str, parts: Sequence[str]) -> list[str]:
 
 
 def _unquote(word: str) -> str:
-    """Return what a shell would pass on for a word, whose last quotation mark may be missing."""
+    """Return a word as a shell passes it on; its last quotation mark may be missing."""
     for end in ("", "'", '"'):
         with suppress(ValueError):
             return "".join(shlex.split(word + end))
@@ -101,7 +101,7 @@ def _unquote(word: str) -> str:
 
 
 def list_replies(given: Sequence[str], word: str) -> Iterator[Reply]:
-    """Yield what a word may become, each as a whole; `given` are those before it, without the program.
+    """Yield the completions of a word, each as a whole; `given` are the words behind the program's name.
 
     Nothing is yielded where only the name of a file of any kind fits.
     """
@@ -122,7 +122,7 @@ def list_replies(given: Sequence[str], word: str) -> Iterator[Reply]:
 
 @dataclass
 class _Place:
-    """Where a line is to be completed: the command, how many arguments it has, and an open option."""
+    """The place on a line: its command, how many arguments it has, an option that waits for a value."""
 
     command: str = ""
     arguments: int = 0

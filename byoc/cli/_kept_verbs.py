@@ -14,7 +14,8 @@ from byoc import bundle
 from byoc.cli._common import FormatOption, OutputFormat, PanelCommand, print_json, print_rows
 from byoc.codegen import parse_size
 from byoc.console import format_count, format_quantity, print_line, print_table
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
+from byoc.support import CODEGENS, list_installed
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -60,6 +61,13 @@ def clear(
 ) -> None:
     """Remove what is kept; the next run compiles it again."""
     opened = byoc.support.cache.open_cache(_choose_folder(context, folder))
+    kept = [row["codegen"] for row in _list_codegens(opened)]
+    if codegen is not None and codegen not in {*kept, *list_installed(CODEGENS)}:
+        known = sorted({*kept, *list_installed(CODEGENS)})
+        raise InputError(
+            f"{codegen}: no codegen of this name is installed or has results in {opened.folder}"
+            + suggest_nearest(codegen, known)
+        )
     removed = opened.clear(None if codegen is None else lambda facts: facts.get("codegen") == codegen)
     print_line(f"{opened.folder}: {format_count(removed, 'result')} removed")
 

@@ -202,7 +202,7 @@ def _hearing(stream: TextIO, hear: Callable[[str], object]) -> Iterator[None]:
 
 @dataclass
 class _Inputs:
-    """What an outcome depends on: SHA-256 of files by path, of names in folders, marks of code."""
+    """The inputs of an outcome: SHA-256 of files by path, of names in folders, marks of code."""
 
     files: dict[str, str] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
@@ -269,7 +269,7 @@ def _find_output(arguments: Sequence[str]) -> Path | None:
 
 
 def _list_inputs(watch: _Watch, arguments: Sequence[str], output: Path, cache: Cache) -> _Inputs | None:
-    """Return what a run depended on; None where that may have changed, or it wrote more files."""
+    """Return the inputs of a run; None where they may have changed, or it wrote more files."""
     own, named = _Places(output, cache.folder), set(_list_named(arguments)) - {str(output)}
     if any(path in named and not own.is_of_user(path) for path in watch.written):
         return None
@@ -461,7 +461,7 @@ def _is_same_bundle(found: Mapping[str, Path], files: Mapping[str, Any]) -> bool
 
 
 def _mark_verdicts(printed: str) -> str:
-    """Return what is printed; in JSON each verdict says that it is an earlier run's."""
+    """Return the text to print; in JSON each verdict says that it is an earlier run's."""
     if not printed.startswith(("{", "[")):
         return printed
     document = json.loads(printed)

@@ -94,6 +94,7 @@ class PlacementSnapshot:
     why_none: str = "it has no errors of outputs"
     dropped: Mapping[str, int] = field(default_factory=dict)
     is_variant: bool = False
+    is_planned: bool = False
 
 
 def read_snapshot(
@@ -128,7 +129,7 @@ def read_snapshot(
             f"{path}: a rule file is compared by what it makes of a model: say which (--model)"
         )
     result = partition(model, source, **{"what_if": False, **options})
-    return replace(_describe_result(result, None), label=str(source))
+    return replace(_describe_result(result, None), label=str(source), is_planned=True)
 
 
 _MAKES_REPORT = "`byoc partition MODEL --rules FILE --format json` prints one"

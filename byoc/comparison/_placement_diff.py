@@ -47,13 +47,17 @@ def diff(
     `variant` is the name of the one that is compared, of the side or sides that have variants; a side
     without is compared as it is.
 
-    Raises InputError for anything else, for a rule file without a model, and for two sources that say
-    nothing about the same.
+    Raises InputError for anything else, for a rule file without a model, for a model or options without
+    a rule file, and for two sources that say nothing about the same.
     """
     sides = [read_snapshot(each, model, variant, options) for each in (old, new)]
     if variant is not None and not any(each.is_variant for each in sides):
         labels = " and ".join(each.label for each in sides)
         raise InputError(f"{labels} have no variants, so that none is '{variant}'")
+    planning = [name for name, value in {"model": model, **options}.items() if value]
+    if planning and not any(each.is_planned for each in sides):
+        labels = " and ".join(each.label for each in sides)
+        raise InputError(f"{', '.join(planning)}: is for rule files, and {labels} are plans already")
     return diff_snapshots(*sides)
 
 

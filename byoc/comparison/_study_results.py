@@ -239,7 +239,8 @@ def read_results(path: Path) -> list[StudyRow]:
     missing = [name for name in ("model", "strategy", "value", "status") if rows and name not in rows[0]]
     if missing or not rows:
         why = f"there is no column {missing[0]}" if missing else "it has no rows"
-        raise InputError(f"{path}: not the results of a study: {why}")
+        writer = "`byoc study STUDY.yaml -o FILE` writes such a file"
+        raise InputError(f"{path}: not the results of a study: {why}; {writer}")
     return [dict.fromkeys(COLUMNS) | row for row in rows]
 
 
@@ -253,7 +254,9 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True))
     except FileNotFoundError:
         raise InputError(describe_missing_file(path)) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: cannot be read: it is not text in UTF-8, as CSV is") from None
+    except (OSError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
 
 

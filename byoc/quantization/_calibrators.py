@@ -480,7 +480,9 @@ def find_calibrator(name: str, **options: Any) -> Calibrator:
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if key not in kind.__dataclass_fields__:
-            raise InputError(f"the calibrator {name} has no option '{key}'")
+            takers = [each for each in CALIBRATORS if key in CALIBRATORS[each].__dataclass_fields__]
+            hint = f"; {' and '.join(takers)} has it (--method)" if takers else ""
+            raise InputError(f"the calibrator {name} has no option '{key}'{hint}")
     return kind(**given)
 
 

@@ -8,7 +8,8 @@ the inverse is not needed: with `H = (A + I) D (A + I)^T`, `A` strictly upper tr
 rounded from `w_k + sum over j < k of (w_j - q_j) A_jk`, and its own error then counts `D_k` times (Chee
 et al., "QuIP: 2-Bit Quantization of Large Language Models With Guarantees", NeurIPS 2023, theorem 6). So
 the scale of a block is fitted to these targets with the weights `D`. Sweeps over all blocks follow, in
-which each integer and each scale becomes the best beside all others.
+which each integer and each scale becomes the best beside all others. Inputs are taken in the order of
+their moments, the largest first, as far as blocks stay together.
 """
 
 from collections.abc import Iterator
@@ -292,26 +293,51 @@ _ROWS_CHUNK = 1 << 22  # weights that are rounded together by moments, in float6
 def _round_by_moments(
     weights: NDArray[np.floating], block: int, bits: int, symmetric: bool, moments: Float64Array
 ) -> WeightBlocks:
-    """Round weights `[N, K]` by the second moments `[K, K]` of their inputs."""
+    """Round weights `[N, K]` by the second moments `[K, K]` of their inputs.
+
+    Inputs of large moments come first, blocks by blocks and in each block: fewer weights are left that
+    could make up for those that are rounded last.
+    """
     count, inputs = weights.shape
     shape = count, -(-inputs // block)
-    unit = _normalize_moments(moments)
+    filled = shape[1] * block - inputs
+    # What fills the last block is 0, and so are its integers.
+    order = _order_inputs(np.pad(moments, (0, filled)), block)
+    spread = np.ix_(order, order)
+    unit = _fill(_normalize_moments(moments), filled)[spread]
+    moments = np.pad(moments, (0, filled))[spread]
     feedback, counts = _factor_moments(unit)
-    stored = np.zeros((count, shape[1] * block), np.uint8)
+    stored = np.zeros((*shape, block), np.uint8)
     scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, 1 << bits - 1, np.uint8)
+    blocks = order[::block] // block
     squares = error = 0.0
     step = max(1, _ROWS_CHUNK // inputs)
     for rows in (slice(first, first + step) for first in range(0, count, step)):
-        rounder = _MomentRounder(weights[rows].astype(np.float64), block, bits, weights.dtype, unit)
+        floats = np.pad(weights[rows].astype(np.float64), ((0, 0), (0, filled)))[:, order]
+        rounder = _MomentRounder(floats, block, bits, weights.dtype, unit)
         rounder.round(feedback, counts, symmetric)
         rounder.sweep(_SWEEPS)
-        stored[rows], scales[rows], zeros[rows] = rounder.store(), rounder.scales, rounder.zeros
+        stored[rows].reshape(len(floats), -1)[:, order] = rounder.store()
+        scales[rows, blocks], zeros[rows, blocks] = rounder.scales, rounder.zeros
         away = rounder.weights - rounder.restored
         squares += float(((moments @ rounder.weights) * rounder.weights).sum())
         error += float(max(((moments @ away) * away).sum(), 0))
-    return WeightBlocks(
-        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros, bits
-    )
+    return WeightBlocks(stored, scales, inputs, squares, error, None if symmetric else zeros, bits)
+
+
+def _fill(moments: Float64Array, count: int) -> Float64Array:
+    """Return definite moments with as many more inputs, which no other depends on."""
+    filled = np.pad(moments, (0, count))
+    filled[len(moments) :, len(moments) :] = np.eye(count)
+    return filled
+
+
+def _order_inputs(moments: Float64Array, block: int) -> NDArray[np.int64]:
+    """Return the numbers of inputs, those of each block together, the largest moments first."""
+    powers = np.diag(moments).reshape(-1, block)
+    inside = np.argsort(-powers, axis=1, kind="stable")
+    blocks = np.argsort(-powers.sum(axis=1), kind="stable")
+    return (blocks[:, None] * block + inside[blocks]).reshape(-1)
 
 
 def _split_part(part: slice) -> Iterator[slice]:
@@ -353,25 +379,18 @@ class _MomentRounder:
         dtype: "np.dtype[np.floating]",
         moments: Float64Array,
     ) -> None:
-        """Take weights `[N, K]`, the dtype of scales, and definite moments `[K, K]`."""
-        count, inputs = weights.shape
+        """Take weights `[N, K]` of whole blocks, the dtype of scales, and definite moments `[K, K]`."""
         self.weights, self.moments = np.ascontiguousarray(weights.T), moments
-        self.block, self.bits = block, bits
-        self.parts = [slice(at, min(at + block, inputs)) for at in range(0, inputs, block)]
+        self.bits = bits
+        self.parts = [slice(at, at + block) for at in range(0, len(moments), block)]
         self.centered, self.restored = np.zeros_like(self.weights), np.zeros_like(self.weights)
-        self.scales = np.zeros((count, len(self.parts)), dtype)
+        self.scales = np.zeros((len(weights), len(self.parts)), dtype)
         self.zeros = np.full(self.scales.shape, 1 << bits - 1, np.uint8)
 
     def store(self) -> NDArray[np.uint8]:
-        """Return the integers as they are stored, `[N, B * block]`; what fills the last block is 0."""
-        count, blocks = self.scales.shape
-        filled = np.zeros((count, blocks * self.block))
-        filled[:, : len(self.centered)] = self.centered.T
-        return (
-            (filled.reshape(count, blocks, -1) + self.zeros[..., None])
-            .reshape(count, -1)
-            .astype(np.uint8)
-        )
+        """Return the integers as they are stored, `[N, K]`."""
+        blocks = self.centered.T.reshape(*self.scales.shape, -1) + self.zeros[..., None]
+        return blocks.reshape(len(blocks), -1).astype(np.uint8)
 
     def round(self, feedback: Float64Array, counts: NDArray[np.float32], symmetric: bool) -> None:
         """Round block after block, each to make up for the errors of those before."""

@@ -188,7 +188,7 @@ def measure_output_noise(
     replaced: Mapping[Key, Array],
     samples: Samples,
 ) -> dict[Key, float]:
-    """Return what each of some rounded weights alone makes of noise in the outputs, over their power.
+    """Return the noise that each of some rounded weights alone makes in the outputs, over their power.
 
     The shares of outputs are added up; what is not finite, and outputs of 0, count nothing.
     """

@@ -113,7 +113,10 @@ def _choose_codegen(bundle: Bundle, codegen: str) -> str:
     """Return the codegen whose driver is meant. Raises InputError if that is not clear."""
     names = list(dict.fromkeys(entry.codegen for entry in bundle.manifest.regions))
     if codegen and codegen not in names:
-        raise InputError(f"{bundle.display_path}: it has no region of codegen {codegen}")
+        raise InputError(
+            f"{bundle.display_path}: it has no region of codegen {codegen}, "
+            f"but of {', '.join(names) or 'none'}"
+        )
     if codegen or len(names) == 1:
         return codegen or names[0]
     if not names:

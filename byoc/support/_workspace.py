@@ -268,6 +268,8 @@ def describe_missing_file(path: Path, what: str = "file") -> str:
     `what` is the kind of thing that was looked for. The nearest name has the same
     ending and a like stem, or the same stem and another ending.
     """
+    if str(path).startswith("zoo:"):
+        return f"{path}: no such {what}: it is a model, for `byoc partition` and other verbs of models"
     try:
         with os.scandir(path.parent) as entries:
             names = [Path(entry.name) for entry in islice(entries, _MOST_NAMES)]

@@ -318,7 +318,7 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     except Exception as error:  # PyYAML's constructors raise various errors, as on `!!int ''`
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a mapping of keys at the top")
+        raise InputError(f"{path}: expected a mapping of keys at the top, `key: value` line by line")
     return content
 
 

@@ -1,8 +1,8 @@
 """Write a network that finds twelve words in a second of speech, with random weights.
 
-    python examples/cortex_m/make_model.py FILE [--int8]
+    python examples/cortex_m/make_model.py FILE [int8]
 
-With --int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the
+With int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the
 structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers, arXiv:1711.07128): a
 convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable ones.
 """
@@ -109,8 +109,10 @@ def begin_with_integers(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    made = make_model()
-    if "--int8" in sys.argv[2:]:
-        quantize_model(made, Path(sys.argv[1]))
+    path, *form = sys.argv[1:] or [""]
+    if not path or form not in ([], ["int8"]):
+        sys.exit("usage: make_model.py FILE [int8]")
+    if form:
+        quantize_model(make_model(), Path(path))
     else:
-        onnx.save(made, sys.argv[1])
+        onnx.save(make_model(), path)

@@ -489,3 +489,38 @@ def test_too_little_memory_for_the_solvers_is_one_sentence() -> None:
         env=environment,
     )
     assert (ran.returncode, ran.stderr) == (1, "byoc: there is not enough memory for it\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "study table a.csv",
+            "a.csv: not the results of a study: there is no column model; `byoc study",
+        ),
+        (
+            "study plot noise.csv -o f.html",
+            "noise.csv: cannot be read: it is not text in UTF-8, as CSV is",
+        ),
+        ("pack zoo:squeezenet -o x.zip", "zoo:squeezenet: no such bundle: it is a model, for"),
+        ("place zoo:squeezenet", "zoo:squeezenet: no such file: it is a model, for"),
+        (
+            "cost-models check a.csv",
+            "a.csv: expected a mapping of keys at the top, `key: value` line by line",
+        ),
+        ("cache clear --codegen dlaa", "no codegen of this name is installed or has results in"),
+        (
+            "compare m --rules dla --link 10GB/s",
+            "'10GB/s' is no number of GB/s above 0, such as 10 or 0.5",
+        ),
+        ("compare m --rules dla --link 0", "'0' is no number of GB/s above 0, such as 10 or 0.5"),
+        ("calibrate net.onnx --data random -o r.yaml --percentile 50", "percentile has it (--method)"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do(byoc: Cli, here: Path, words: str, sentence: str) -> None:
+    (here / "a.csv").write_text("a,b\n1,2\n")
+    (here / "noise.csv").write_bytes(b"\xff\xfe\x00,\n")
+    onnx.save(parse("g (float[1] x) => (float[1] y) { y = Relu(x) }"), here / "net.onnx")
+    ran = byoc(*words.split())
+    assert ran.code in (1, 2)
+    assert sentence in " ".join((ran.out + ran.err).split())

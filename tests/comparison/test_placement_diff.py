@@ -264,3 +264,16 @@ def test_the_command(tmp_path: Path, byoc: Any, monkeypatch: pytest.MonkeyPatch)
     wrong = byoc("diff", "a.yaml", "c.yaml", *asked, "--exit-code")
     assert (wrong.code, wrong.out) == (1, "")
     assert wrong.err.startswith("byoc: c.yaml: no such bundle, report, saved placement or rule file")
+
+
+def test_options_of_planning_are_refused_where_nothing_is_planned(
+    tmp_path: Path, byoc: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be passed over in silence."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse("g (float[1] x) => (float[1] y) { y = Relu(x) }"), "net.onnx")
+    Path("a.json").write_text(byoc("partition", "net.onnx", "--rules", "dla", "--format", "json").out)
+    for words in (["--strategy", "exact"], ["--model", "net.onnx"], ["--dim", "N=1"]):
+        ran = byoc("diff", "a.json", "a.json", *words)
+        assert ran.code == 1
+        assert "is for rule files, and a.json and a.json are plans already" in ran.err

@@ -46,7 +46,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             "kind: [table]\n",
             ["kind: no such kind '['table']' (did you mean table?); known: roofline, table, linear"],
         ),
-        ("[]\n", ["expected a mapping of keys at the top"]),
+        ("[]\n", ["expected a mapping of keys at the top, `key: value` line by line"]),
         ("kind: roofline\n", ["name: must be given", "peak: must be given", "bandwidth: must be given"]),
         (
             ROOFLINE.replace("bandwidth: 1e9", "bandwidth: 0") + "overhead: -1\nlaunch: .nan\n",

@@ -340,7 +340,7 @@ def test_numbers_of_nodes_go_with_the_page(bundle: Path, tmp_path: Path) -> None
 
     data = read_data(library.make_page(bundle, overlay=tmp_path / "mine.csv"))
 
-    assert data["overlay"] == {"title": "noise", "values": {"a": 1.5, "b": -2.0}}
+    assert data["overlay"] == {"title": "noise", "values": {"a": 1.5, "b": -2.0}, "marks": False}
     assert read_data(library.make_page(bundle))["overlay"] is None
 
 

@@ -1,6 +1,5 @@
 """Programs in C on other machines: emulated ones, WebAssembly, a microcontroller."""
 
-import runpy
 import shutil
 import subprocess
 import sys
@@ -81,10 +80,14 @@ def link_on_cortex_m(memory: str, folder: Path) -> str:
     return f"-nostartfiles --specs=rdimon.specs -T {script} {start}"
 
 
-def test_a_microcontroller_of_512_kib(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["floats", "int8"])
+def test_a_microcontroller_of_512_kib(form: str, tmp_path: Path) -> None:
     need_commands("arm-none-eabi-gcc", "qemu-system-arm", "timeout")
-    model = runpy.run_path(str(CORTEX_M / "make_model.py"))["make_model"]()
-    made = export_c(model, output=tmp_path / "out", embed=True)
+    path = tmp_path / "keywords.onnx"
+    script = [sys.executable, str(CORTEX_M / "make_model.py"), str(path)]
+    subprocess.run([*script, *(["int8"] if form == "int8" else [])], check=True, capture_output=True)
+    made = export_c(path, output=tmp_path / "out", embed=True)
+    assert made.arena_bytes == made.bound < (90_000 if form == "floats" else 30_000)
     link = link_on_cortex_m((CORTEX_M / "memory.ld").read_text(), tmp_path)
     found = verify_program(tmp_path / "out", f"{CORTEX_CPU} -O3 {link}", CORTEX_RUNNER)
     assert found.passed, found.problem

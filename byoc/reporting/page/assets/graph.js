@@ -47,7 +47,7 @@ class Picture {
         "background-opacity": isDark() ? 0.28 : 0.2, label: "", "z-index": "data(depth)", "border-width": 2,
       } },
       { selector: "node.heading", style: {
-        "background-color": halo, "background-opacity": 0.85, "border-width": 0, "font-weight": "bold", "font-size": 14, "text-wrap": "none",
+        "background-color": halo, "border-width": 0, "font-weight": "bold", "font-size": 14, "text-wrap": "none",
         "z-index": 50, events: "no",
       } },
       { selector: "edge", style: {
