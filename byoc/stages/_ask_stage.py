@@ -251,14 +251,14 @@ def _try_region(compiler: RegionCompiler, target: Target, region: Region) -> Tri
         run = load_executor(compiler.codegen, name, region, artifact)
         thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
         scope = SpecialScope(target.arithmetic, lambda *_: (-inf, inf))
-        error, _ = compare_alone(region, run, thresholds, scope)
+        compared, _ = compare_alone(region, run, thresholds, scope)
     except (MissingRuntimeError, RegionNotHereError) as failure:
         raise InputError(f"codegen {name} cannot be tried here: {failure}") from failure
     except InputError as failure:
         return Trial(f"does not run it: {failure}", lasting=False)
-    if error.sample == "none":
+    if compared.sample == "none":
         return Trial("cannot be held to it: plain onnxruntime runs it on no values made for it alone")
-    return Trial("" if error.within else f"computes it otherwise: {error.description}")
+    return Trial("" if compared.within else f"computes it otherwise: {compared.description}")
 
 
 def _refuse_unasked(  # noqa: PLR0913, PLR0917 - as above
