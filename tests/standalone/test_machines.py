@@ -176,3 +176,92 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_integers_are_equal_on_every_machine(machine: str, integers: Path, tmp_path: Path) -> None:
     assert run_on(machine, integers / MACHINES[machine][2], tmp_path) >= 100
+
+
+# Two models that compute in the same memory, one after the other, and the first once more.
+TOGETHER = """
+#include "first.h"
+#include "second.h"
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned char pool[1 << 16];
+static size_t taken;
+static void *reserve(size_t bytes) {
+    void *found = pool + taken + (64 - (uintptr_t)(pool + taken) % 64);
+    taken += bytes + 64;
+    if (taken > sizeof pool) exit(9);
+    return found;
+}
+static void *read_file(const char *path, size_t bytes) {
+    void *found = reserve(bytes);
+    FILE *file = fopen(path, "rb");
+    if (!file || fread(found, 1, bytes, file) != bytes) exit(8);
+    fclose(file);
+    return found;
+}
+static void print(const float *values, size_t count) {
+    for (size_t i = 0; i < count; i++) printf("%.9g ", (double)values[i]);
+    printf("\\n");
+}
+int main(void) {
+    const size_t shared = FIRST_PLAN_BYTES > SECOND_PLAN_BYTES ? FIRST_PLAN_BYTES : SECOND_PLAN_BYTES;
+    void *memory = reserve(shared);
+    const void *one = read_file("first/weights.bin", FIRST_WEIGHT_BYTES);
+    const void *two = read_file("second/weights.bin", SECOND_WEIGHT_BYTES);
+    float *x = reserve(first_inputs[0].bytes), *y = reserve(first_outputs[0].bytes);
+    float *z = reserve(second_outputs[0].bytes);
+    static first a;
+    static second b;
+    if (first_own_bytes(one, FIRST_WEIGHT_BYTES) || second_own_bytes(two, SECOND_WEIGHT_BYTES)) return 1;
+    if (first_open_shared(&a, one, FIRST_WEIGHT_BYTES, memory, NULL, 0)) return 2;
+    if (second_open_shared(&b, two, SECOND_WEIGHT_BYTES, memory, NULL, 0)) return 3;
+    for (size_t i = 0; i < first_inputs[0].elements; i++) x[i] = (float)i / 7 - 1;
+    for (int turn = 0; turn < 2; turn++) {
+        if (first_run(&a, (const void *const[]){x}, (void *const[]){y})) return 4;
+        if (second_run(&b, (const void *const[]){y}, (void *const[]){z})) return 5;
+        print(y, first_outputs[0].elements);
+        print(z, second_outputs[0].elements);
+    }
+    first_close(&a);
+    second_close(&b);
+    return 0;
+}
+"""
+SECOND = """net (float[1, 3, 6, 6] x) => (float[1, 108] y) {
+    a = Tanh(x)
+    b = Flatten(a)
+    y = Softmax(b)
+}"""
+
+
+def compute_both() -> list[np.ndarray]:
+    """Return what the two models make, by the definition."""
+    x = (np.arange(72, dtype=np.float32) / np.float32(7) - 1).reshape(1, 2, 6, 6)
+    first = onnx.reference.ReferenceEvaluator(parse(SMALL)).run(None, {"x": x})[0]
+    second = onnx.reference.ReferenceEvaluator(parse(SECOND)).run(None, {"x": first})[0]
+    return [first.ravel(), second.ravel()]
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, "sanitized"])
+def test_two_models_share_an_arena(machine: str, tmp_path: Path) -> None:
+    strict = "cc -fsanitize=address,undefined -fno-sanitize-recover=all"
+    compiler, runner, order = MACHINES.get(machine, (strict, "", "little"))
+    need_commands(compiler.split()[0], *runner.split()[:3:2])
+    for name, text in (("first", SMALL), ("second", SECOND)):
+        export_c(parse(text), output=tmp_path / name, prefix=name, byte_order=order)
+    (tmp_path / "app.c").write_text(TOGETHER)
+    own = [path for path in sorted(tmp_path.glob("*/*.c")) if path.name != "main.c"]
+    own = [str(path.relative_to(tmp_path)) for path in own]
+    command = [*compiler.split(), *["-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror"]]
+    command += ["-Ifirst", "-Isecond", "app.c", *own, "-lm", "-o", "app"]
+    if machine == "cortex-m4":
+        memory = (CORTEX_M / "memory.ld").read_text()
+        command += link_on_cortex_m(memory, tmp_path).split()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [*runner.split(), "./app"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    lines = [[float(each) for each in line.split()] for line in done.stdout.splitlines()]
+    assert lines[:2] == lines[2:]
+    for found, expected in zip(lines[:2], compute_both(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
