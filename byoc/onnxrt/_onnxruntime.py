@@ -3,8 +3,7 @@
 Tensors of element types that numpy lacks (bfloat16, float8, int4) are numpy arrays with the dtypes of
 ml_dtypes, as in onnx. onnxruntime takes and returns them only as OrtValues, with elements below one byte
 packed. A run that returns one is given and returns everything so. Of text, sequences and optional values
-onnxruntime's Python interface makes no OrtValues, and reads no sequences: models of one constant or one
-node do.
+onnxruntime's Python interface makes no OrtValues, and reads no sequences: models of one node do.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -92,8 +91,7 @@ def is_foreign_type(kind: str) -> bool:
 def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
     """Run a session that has such tensors among its inputs or outputs; return the named outputs.
 
-    Raises ValueError for an empty optional input where an output is one: onnxruntime 1.31 would end the
-    process.
+    Raises ValueError for an empty optional input where an output is one, at which onnxruntime 1.31 ends.
     """
     kinds = {value.name: value.type for value in session.get_inputs()}
     made = {value.name: value.type for value in session.get_outputs()}
@@ -273,8 +271,7 @@ def with_threads(count: int) -> Iterator[None]:
 def with_memory_returned() -> Iterator[None]:
     """Have each run of a session inside return the memory that is free behind it to the system.
 
-    The process keeps it for later: of a prompt's tensors, whose shapes will not come again, that is a
-    multiple of what a token needs.
+    Of a prompt's tensors, whose shapes will not come again, that is a multiple of what a token needs.
     """
     token = _returning.set(True)
     try:
@@ -470,21 +467,26 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
     """
     names = [output.name for output in session.get_outputs()]
     foreign = any(is_foreign_type(v.type) for v in (*session.get_inputs(), *session.get_outputs()))
+    # That of the object in C++ takes half as long as Python's method, which changes providers that fail.
+    is_plain = session.get_providers() == ["CPUExecutionProvider"]
+    direct = (getattr(session, "_sess", session) if is_plain else session).run
+    count, array, (first, *others) = len(session.get_inputs()), np.ndarray, names
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if foreign:
                 values = run_foreign(import_onnxruntime(), session, names, inputs)
             else:
-                given = inputs if type(inputs) is dict else dict(inputs)
-                made = run_stoppable(lambda options: session.run(names, given, options))
-                values = [v if type(v) is np.ndarray else _make_dense(v) for v in made]
+                call = direct if len(inputs) >= count else session.run  # which says what is missing
+                made = partial(call, names, inputs if type(inputs) is dict else dict(inputs))
+                values = run_stoppable(made) if can_stop() else made(None)
+                if others or type(values[0]) is not array:
+                    values = [*map(_make_dense, values)]
         except Exception as error:  # as above
-            raise InputError(
-                f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
-            ) from None
+            told = describe_runtime_error(error)
+            raise InputError(f"onnxruntime cannot run the model: {told}") from None
         finish_run()
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, values, strict=True)) if others else {first: values[0]}
 
     return run
 

@@ -23,10 +23,9 @@ So no makespan exceeds the cost that adds everything up: going back from the end
 to one job or one transfer, and none of them occurs twice.
 
 Units are taken by upward rank, the longest average path from them to the end, and each goes to the
-device on which it ends first, into the earliest gap there (Topcuoglu, Hariri and Wu, IEEE Transactions
-on Parallel and Distributed Systems 13, 2002). Ranks may be drawn at random around the average ones, and
-some units may stay where they are: the same rule makes many starting points, and places a part of a
-placement anew.
+device on which it ends first, into the earliest gap there (Topcuoglu, Hariri and Wu). Ranks, and
+transfers in them, may be drawn at random, gaps left open, and some units may stay where they are: the
+same rule makes many starting points, and places a part of a placement anew.
 """
 
 import random
@@ -498,6 +497,7 @@ def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Int
 _PLACING_SECONDS = 1.5e-6
 # Drawn ranks are made of seconds between these parts of the average ones.
 _LEAST, _MOST = 0.6, 1.4
+_LEAST_MOVED, _MOST_MOVED = 0.0, 2.0  # of transfers, which take nothing within a device
 
 
 class EarliestFinish:
@@ -524,12 +524,15 @@ class EarliestFinish:
     def place(self, draw: random.Random | None = None, kept: Sequence[int] | None = None) -> Ints:
         """Return labels, int64 (units,): by average ranks, or by ranks drawn around them.
 
-        `kept` has the device of each unit that stays where it is, and -1 for the others.
+        It is drawn, too, whether units fill gaps, or go behind what their device has already; neither is
+        better on all graphs. `kept` has the device of each unit that stays, and -1 for the others.
         """
         problem = self._problem
         end = [0.0] * problem.units
         labels = [0] * problem.units
         lanes = self._make_lanes()
+        fills_gaps = draw is None or draw.random() < 0.5
+        behind: dict[int, float] = {}
         rank = self.rank_units(draw)
         for unit in sorted(range(problem.units), key=lambda unit: (-rank[unit], unit)):
             fixed = -1 if kept is None else kept[unit]
@@ -540,10 +543,12 @@ class EarliestFinish:
                 arrived = self._find_arrival(unit, device, labels, end)
                 taken = self._launch[device] + seconds
                 for each in lanes[device]:
-                    ends = each.find(arrived, taken)[0] + taken
+                    begin = arrived if fills_gaps else max(arrived, behind.get(id(each), 0.0))
+                    ends = each.find(begin, taken)[0] + taken
                     if ends < finish:
-                        finish, chosen, lane, ready = ends, device, each, arrived
+                        finish, chosen, lane, ready = ends, device, each, begin
             labels[unit], end[unit] = chosen, finish
+            behind[id(lane)] = finish
             if finish < inf:
                 lane.take(ready, self._launch[chosen] + self._costs[unit][chosen])
         return np.array(labels, np.int64)
@@ -578,14 +583,16 @@ class EarliestFinish:
 
     def rank_units(self, draw: random.Random | None = None) -> list[float]:
         """Return the seconds of the longest average path from each unit to the end, or drawn ones."""
-        around = self._around
+        around, moving = self._around, self._moving
         rank = list(self._average)
         if draw is not None:
             rank = [seconds * draw.uniform(_LEAST, _MOST) for seconds in rank]
+            if draw.random() < 0.5:  # neither is better on all graphs
+                moving = [seconds * draw.uniform(_LEAST_MOVED, _MOST_MOVED) for seconds in moving]
         for unit in reversed(range(self._problem.units)):
             longest = 0.0
             for tensor in around.made[unit]:
                 for reader in around.consumers[tensor]:
-                    longest = max(longest, self._moving[tensor] + rank[reader])
+                    longest = max(longest, moving[tensor] + rank[reader])
             rank[unit] += longest
         return rank

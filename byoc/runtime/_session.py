@@ -1,6 +1,6 @@
 """A session runs a bundle: host segments on onnxruntime, regions on their codegens' executors."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from byoc.bundle import Bundle
-from byoc.errors import InputError, suggest_nearest
+from byoc.errors import ByocError, InputError, suggest_nearest
 from byoc.model import (
     Dim,
     TensorType,
@@ -70,7 +70,7 @@ class SessionCalls:
         Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
         stage that failed.
         """
-        return self.run(inputs)
+        return self._run_named(inputs, None) if type(inputs) is dict else self.run(inputs)
 
     @overload
     def run(self, inputs: StageValues | None = None, trace: Trace | None = None) -> dict[str, Any]: ...
@@ -225,6 +225,51 @@ class Session(SessionCalls):
         with record_into(self._mark(trace)):
             found = self.program.run(given, pool=lambda: self._pool)
         return self._name_outputs(found)
+
+    def __call__(self, inputs: Any = None) -> dict[str, Any]:
+        """Return the outputs by name for inputs by name, or for the array of the only input.
+
+        Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
+        stage that failed.
+        """
+        if self._call_at_once is not None and type(inputs) is dict:
+            found = self._call_at_once(inputs)
+            if found is not None:
+                return found
+        return super().__call__(inputs)
+
+    @cached_property
+    def _call_at_once(self) -> Callable[[dict[str, Any]], dict[str, Any] | None] | None:
+        """A call of a bundle whose one stage on the host takes its inputs and makes its outputs.
+
+        It gives None for inputs that need a closer look. A network of a tenth of a millisecond evicts
+        all that is run here from the processor's caches, so that each step is half a percent of it.
+        """
+        program, forms = self.program, self._forms
+        if len(program.stages) != 1 or program.constants or not forms:
+            return None
+        (stage,) = program.stages
+        is_whole = {*stage.inputs} == {*self.inputs} and tuple(stage.output_names) == self.outputs
+        if not is_whole or stage.device != HOST or any(form.is_open for form in forms.values()):
+            return None
+        run, count, array = stage.run, len(forms), np.ndarray
+        wanted = [(name, form.dtype, form.shape) for name, form in forms.items()]
+
+        def call(inputs: dict[str, Any]) -> dict[str, Any] | None:
+            if len(inputs) != count or current_trace() is not None:
+                return None
+            for name, dtype, shape in wanted:
+                value = inputs.get(name)
+                if type(value) is not array or value.dtype is not dtype or value.shape != shape:
+                    return None
+                if not value.flags.c_contiguous:
+                    return None
+            try:
+                return dict(run(inputs))
+            except ByocError as error:
+                raise InputError(f"{stage.name}: {error}") from error
+
+        return call
 
     def _mark(self, trace: Trace | None) -> Trace | None:
         """Return a trace whose events say which variant of the bundle this is."""

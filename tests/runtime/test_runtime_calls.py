@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from helpers.cutting import cut, ramp
-from helpers.support import parse
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError
@@ -162,3 +162,47 @@ def test_an_application_of_onnxruntime_runs_unchanged(tmp_path: Path) -> None:
         results.append(session.run(wanted, {name: X}))
     for mine, other in zip(*results, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"x": X}, ""),
+        ({"x": np.asfortranarray(ramp(3, 4)).T[:1, :3]}, "x"),  # another shape
+        ({"x": np.broadcast_to(np.float32(2), (1, 4))}, ""),  # not contiguous
+        ({"x": X.astype(">f4")}, ""),  # another order of bytes
+        ({"x": X.astype(np.float64)}, "float64"),
+        ({"x": X.tolist()}, "x"),
+        ({}, "x"),
+        ({"z": X}, "z"),
+        ({"x": X, "more": X}, "more"),
+    ],
+)
+def test_a_bundle_on_the_host_alone_looks_at_inputs_as_any(
+    tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
+    model = parse(ONE.replace("float[N, 4]", "float[1, 4]"))
+    byoc.partition(model, VANILLA, output=tmp_path / "host", strategy="host-only")
+    byoc.partition(model, VANILLA, output=tmp_path / "cut", strategy="all-supported")
+    results = []
+    for name in ("host", "cut"):
+        session = byoc.load(tmp_path / name)
+        try:
+            results.append({key: value.tolist() for key, value in session(changed).items()})
+        except InputError as error:
+            assert told, error
+            assert told in str(error)
+            results.append(str(error))
+    assert results[0] == results[1]
+    assert isinstance(results[0], str) == bool(told)
+
+
+def test_a_trace_and_a_bundle_on_the_host_alone(tmp_path: Path) -> None:
+    model = parse(ONE.replace("float[N, 4]", "float[1, 4]"))
+    byoc.partition(model, VANILLA, output=tmp_path / "b", strategy="host-only")
+    session = byoc.load(tmp_path / "b")
+    plain = session({"x": X})
+    assert list(plain) == ["y", "z"]
+    trace = byoc.Trace()
+    assert session.run({"x": X}, trace)["z"].tolist() == plain["z"].tolist()
+    assert [event.name for event in trace.events] == [stage.name for stage in session.stages]
