@@ -248,6 +248,14 @@ def mentions(artifact: Artifact, name: str) -> bool:
 _MAX_BATCH_BYTES = 1 << 28  # of the models of one call: a protobuf holds at most 2 GB
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What became of a region that was compiled and run: its problem, and whether it will come again."""
+
+    problem: str = ""
+    lasting: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class CompilerAnswers:
     """The answers of a codegen with parsed options; `cache` keeps them for later programs."""
@@ -278,6 +286,16 @@ class CompilerAnswers:
                 found[number] = [wrong, not wrong and any(v.own_cpu for v in heard)]
                 self._add("legality", regions[number], found[number])
         return [Verdict((reason,) if reason else (), own_cpu) for reason, own_cpu in found]
+
+    def find_trial(self, region: Region, try_region: Callable[[Region], Trial]) -> str:
+        """Return what a trial of a region found, empty where it is right; what lasts is kept."""
+        found = self._find("trial", region)
+        if found is None:
+            made = try_region(region)
+            found = made.problem
+            if made.lasting:
+                self._add("trial", region, found)
+        return str(found)
 
     @property
     def has_seconds(self) -> bool:

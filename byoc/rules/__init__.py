@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.rules._annotator import Annotator, annotate_graph
+    from byoc.rules._annotator import ASKED_RULE, Annotator, annotate_graph
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
     from byoc.rules._graph_rules import (
         find_exceeded,

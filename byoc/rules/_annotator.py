@@ -24,6 +24,7 @@ from byoc.model import (
     get_operator_name,
     get_output_quantization,
     is_onnx,
+    is_qdq_node,
     list_node_captures,
 )
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
@@ -52,7 +53,9 @@ from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.support import CHECKS, load_function
 from byoc.support.expressions import Member, Name, compile_expression, walk_tree
 
-__all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
+__all__ = ["ASKED_RULE", "Annotator", "Attempt", "Objection", "annotate_graph"]
+
+ASKED_RULE = "--ask everything"  # the location of the rules for what is asked of the compiler alone
 
 
 # Signatures of nodes: nodes of one signature are the same to the rules of a file.
@@ -300,10 +303,13 @@ class Annotator:
     def _find_mark(self, number: int) -> Mark:
         kept = self._host_nodes.get(number)
         if kept is not None:
-            return Mark(refuse(kept.make_cause(self._get_operator(number))), accepts_plain=False)
+            return Mark(
+                refuse(kept.make_cause(get_operator_name(self.index.nodes[number]))), accepts_plain=False
+            )
         if number in self._batch_objections:
             return self._try_rules(number)[0]
-        signature, known = self._signatures.sign_node(number), self._known_marks
+        known, asks = self._known_marks, self.target.asks_beyond  # which depends on the graph as well
+        signature = None if asks else self._signatures.sign_node(number)
         if signature in known.marks:
             return self._check_values(number, known.marks[signature])
         mark, shared = self._try_rules(number)
@@ -318,11 +324,8 @@ class Annotator:
         condition = self._values.find_condition(number)
         if condition is None:
             return mark
-        cause = condition.objection.make_cause(self._get_operator(number), named=True)
+        cause = condition.objection.make_cause(get_operator_name(self.index.nodes[number]), named=True)
         return Mark(refuse(cause), accepts_plain=False)
-
-    def _get_operator(self, number: int) -> str:
-        return get_operator_name(self.index.nodes[number])
 
     def _try_rules(self, number: int) -> tuple[Mark, bool]:
         """Return the mark of a node that is not kept on the host, and whether all like it get it, too.
@@ -331,7 +334,7 @@ class Annotator:
         """
         barred = self._find_bar(number)
         if barred is not None:
-            cause = barred.make_cause(self._get_operator(number))
+            cause = barred.make_cause(get_operator_name(self.index.nodes[number]))
             return Mark(refuse(cause), accepts_plain=False), True
         view = self._make_view(number)
         accepted: dict[bool, _LocatedRule] = {}
@@ -344,6 +347,10 @@ class Annotator:
                 refused.append(attempt)
                 continue
             accepted[rule.rule.quantized] = rule
+        if not accepted:
+            asked = [(each, self._try_rule(each, view)) for each in self._find_asked_rules(number)]
+            accepted = {each.rule.quantized: each for each, tried in asked if not tried.objections}
+            refused = refused or [tried for _, tried in asked]
         kinds = {objection.kind for attempt in refused for objection in attempt.objections}
         shared = ObjectionKind.UNKNOWN not in kinds
         if not accepted:
@@ -436,6 +443,12 @@ class Annotator:
         found = self._rules_by_operator.get(op)
         return self._rules_by_operator[ANY_OPERATOR] if found is None else found
 
+    def _find_asked_rules(self, number: int) -> Sequence[_LocatedRule]:
+        """Return the rules for what is asked of the compiler: it is not asked about bodies."""
+        asks = self.index.outer is None and number not in self.index.bodies
+        rules = self.target.asked_rules if asks and not is_qdq_node(self.index.nodes[number]) else ()
+        return [_LocatedRule(ASKED_RULE, rule, (ASKED_RULE, rule.dtype or ())) for rule in rules]
+
     def _find_bar(self, number: int) -> Objection | None:
         """Return the reason that keeps a node on the host before any rule is tried, else None."""
         kept = self._host_nodes.get(number)
@@ -443,7 +456,7 @@ class Annotator:
             return kept
         node = self.index.nodes[number]
         op = get_operator_name(node)
-        if not self._find_rules(op):
+        if not self._find_rules(op) and not self._find_asked_rules(number):
             text = f"{op} is not among the operators of {self.target.name}"
             return Objection("ops", text, ObjectionKind.OPERATOR, cause=CauseKind.OPERATOR)
         standard = is_onnx(node) or node.domain in list_onnx_domains()

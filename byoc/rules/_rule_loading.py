@@ -128,6 +128,7 @@ class Target:
     of the file that names the cost model. With `compute_dtype` (`float16` or `bfloat16`) float32
     tensors are treated as that type, since the regions will compute in it. `values` says whether nodes
     are refused whose values are not shown to stay where `arithmetic` promises exact results, or taken.
+    With `asks_beyond` nodes that no rule takes are taken as well, since their compiler is asked.
     """
 
     source: str
@@ -136,6 +137,7 @@ class Target:
     folder: Path = Path()
     compute_dtype: str | None = None
     values: Literal["shown", "assumed"] = "shown"
+    asks_beyond: bool = False
 
     def open_known_marks(self) -> "KnownMarks":
         """Return the marks of nodes that the rules were tried on in other graphs, for one more graph.
@@ -180,6 +182,13 @@ class Target:
     def has_quantized_rules(self) -> bool:
         """Whether a rule is for operators between DequantizeLinear and QuantizeLinear."""
         return any(rule.quantized for rule in self.rules.ops)
+
+    @cached_property
+    def asked_rules(self) -> tuple[OpRule, ...]:
+        """The rules for nodes that no other rule takes: any operator, if the compiler is asked of it."""
+        forms = (False, *([True] if self.has_quantized_rules else ()))
+        rules = (OpRule(op=(ANY_OPERATOR,), dtype=(ANY_DTYPE,), quantized=form) for form in forms)
+        return tuple(rules) if self.asks_beyond else ()
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,17 +15,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from byoc import bundle, codegen
-from byoc.codegen import CodegenFailedError, Codegens, CompilerAnswers, can_estimate
+from byoc.codegen import (
+    CodegenFailedError,
+    Codegens,
+    CompilerAnswers,
+    Executable,
+    Trial,
+    can_estimate,
+    limit_trial,
+)
 from byoc.console import format_quantity
 from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, price_task, with_seconds
+from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import find_boundary, is_large, name_nodes
 from byoc.numerics import fit_proportions
 from byoc.planning import PlannedRegion
+from byoc.rules import ASKED_RULE
+from byoc.runtime import RegionNotHereError, load_executor
 from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
 from byoc.stages._state import Grouped
-from byoc.support import report_step
+from byoc.support import report_each, report_step
+from byoc.verification import DEFAULT_THRESHOLDS, SpecialScope, compare_alone, heed_contract
 
 if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
@@ -92,30 +105,44 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
 ) -> CodegenAnswers:
     """Ask the codegen of each target about the units that its rules accept; alike ones once.
 
-    `index` is that of the main graph, `questions` is `legality`, `costs` or `both`. Raises InputError
-    when a codegen cannot be asked.
+    `index` is that of the main graph, `questions` is as in the options. Raises InputError when a codegen
+    cannot be asked.
     """
     found = CodegenAnswers(model)
+    runs = questions in {"numbers", "everything"}
     for device, target in enumerate(settings.targets):
         compiler = compilers[target.name]
         answers = codegen.CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
-        asked = list(find_distinct_units(index, units, device, settings.devices[device].wants.compute))
+        wanted = settings.devices[device].wants.compute
+        asked = list(find_distinct_units(index, units, device, wanted, by_values=runs))
         with TemporaryDirectory(prefix="byoc-") as folder:
             regions = write_units(model, index, target, asked, Path(folder)) if asked else []
+            if runs:
+                found = _try_units(found, index, target, answers, asked, regions, compiler)
+                found = _refuse_unasked(found, index, units, device, target, asked)
+                refused = found.refused[target.name]
+                kept = [n for n, each in enumerate(asked) if not _is_refused(index, refused, each)]
+                asked, regions = [asked[n] for n in kept], [regions[n] for n in kept]
             if questions != "costs":
                 found = _ask_legality(found, index, target, answers, asked, regions, settings.host)
-            if questions != "legality":
+            if questions in {"costs", "both"}:
                 launch = price_launch(settings.costs[device]).seconds
                 found = _ask_costs(found, index, target, answers, asked, regions, launch, compiler)
     return found
 
 
 def find_distinct_units(
-    index: GraphIndex, units: GraphUnits, device: int, compute: str | None
+    index: GraphIndex,
+    units: GraphUnits,
+    device: int,
+    compute: str | None,
+    *,
+    by_values: bool = False,
 ) -> Iterator[AskedUnit]:
     """Yield the units of a graph that a device's rules accept, alike ones as one.
 
-    Alike are those of equal tasks that also have the same small constants other than weights.
+    Alike are those of equal tasks that also have the same small constants other than weights; with
+    `by_values` small weights count as well, scales and zero points among them.
     """
     accepted: list[Unit] = [
         part
@@ -128,19 +155,19 @@ def find_distinct_units(
     for unit, number in zip(accepted, numbers.tolist(), strict=True):
         if number >= 0:
             task = tasks[number]
-            key = (*task.key, _list_settings(index, unit))
+            key = (*task.key, _list_settings(index, unit, by_values))
             found.setdefault(key, AskedUnit(unit, task, [])).nodes.append(unit.nodes)
     yield from found.values()
 
 
-def _list_settings(index: GraphIndex, unit: Unit) -> tuple[bytes, ...]:
-    """Return the small constants that a unit's nodes read and that are no weights: shapes, axes."""
+def _list_settings(index: GraphIndex, unit: Unit, with_weights: bool) -> tuple[bytes, ...]:
+    """Return the small constants that a unit's nodes read: shapes, axes; weights where asked for."""
     names = [name for node in unit.nodes for name in index.node_inputs[node]]
     stored = [index.stored_tensors[name] for name in names if name in index.stored_tensors]
     return tuple(
         tensor.raw_data or tensor.SerializeToString(deterministic=True)
         for tensor in stored
-        if not is_large(tensor) and index.get_dtype(tensor.name) not in _WEIGHT_DTYPES
+        if not is_large(tensor) and (with_weights or index.get_dtype(tensor.name) not in _WEIGHT_DTYPES)
     )
 
 
@@ -174,6 +201,98 @@ def write_planned(
     return bundle.write_regions(folder, proto, planned, converted.values, converted.origins)
 
 
+def _try_units(  # noqa: PLR0913, PLR0917 - as above
+    found: CodegenAnswers,
+    index: GraphIndex,
+    target: Target,
+    answers: codegen.CompilerAnswers,
+    asked: Sequence[AskedUnit],
+    regions: Sequence[Region],
+    compiler: RegionCompiler,
+) -> CodegenAnswers:
+    """Return the answers with what a target's compiler does not take alone, or computes otherwise.
+
+    Raises InputError where nothing that it compiles runs here.
+    """
+    name = answers.codegen.name
+    if asked and not isinstance(answers.codegen, Executable):
+        raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
+    refused: dict[str, str] = {}
+    count = 0
+    pairs = list(zip(asked, regions, strict=True))
+    for each, region in report_each(pairs, lambda pair: f"try {pair[0].task.op} alone"):
+        with limit_trial():
+            why = answers.find_trial(region, partial(_try_region, compiler, target))
+        if why:
+            count += len(each.nodes)
+            refused |= _name_refused(index, each.nodes, f"codegen {name} {why}")
+    total = sum(len(each.nodes) for each in asked)
+    note = (
+        f"codegen {name} was tried on {total} units of {target.name}, {len(asked)} kinds, each compiled "
+        f"and run alone: {count} are refused or computed otherwise"
+    )
+    return replace(found, refused={**found.refused, target.name: refused}, notes=(*found.notes, note))
+
+
+def _try_region(compiler: RegionCompiler, target: Target, region: Region) -> Trial:
+    """Compile a region, run it on made and on special values, and compare it with its ONNX.
+
+    Raises InputError where it does not run on this machine.
+    """
+    name = compiler.codegen.name
+    assert isinstance(compiler.codegen, Executable)
+    try:
+        artifact = compile_alone(compiler, region)
+    except CodegenFailedError as error:
+        return Trial(f"fails to compile it: {error}", lasting=False)
+    except codegen.CompileError as error:
+        return Trial(f"refuses it: {error}", error.lasting)
+    try:
+        run = load_executor(compiler.codegen, name, region, artifact)
+        thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
+        scope = SpecialScope(target.arithmetic, lambda *_: (-inf, inf))
+        compared, _ = compare_alone(region, run, thresholds, scope)
+    except (MissingRuntimeError, RegionNotHereError) as failure:
+        raise InputError(f"codegen {name} cannot be tried here: {failure}") from failure
+    except InputError as failure:
+        return Trial(f"does not run it: {failure}", lasting=False)
+    if compared.sample == "none":
+        return Trial("cannot be held to it: plain onnxruntime runs it on no values made for it alone")
+    return Trial("" if compared.within else f"computes it otherwise: {compared.description}")
+
+
+def _refuse_unasked(  # noqa: PLR0913, PLR0917 - as above
+    found: CodegenAnswers,
+    index: GraphIndex,
+    units: GraphUnits,
+    device: int,
+    target: Target,
+    asked: Sequence[AskedUnit],
+) -> CodegenAnswers:
+    """Return the answers in which no unit is taken that no rule takes and nobody was asked of."""
+    known = {nodes for each in asked for nodes in each.nodes}
+    lone = [
+        part.nodes
+        for unit in units.units
+        for part in unit.on_device[device]
+        if ASKED_RULE in part.rules and part.nodes not in known
+    ]
+    unasked = _name_refused(index, lone, "no rule takes it, and its compiler cannot be asked")
+    refused = {**found.refused[target.name], **unasked}
+    return replace(found, refused={**found.refused, target.name: refused})
+
+
+def _name_refused(index: GraphIndex, units: Sequence[tuple[int, ...]], why: str) -> dict[str, str]:
+    """Return why units are refused, by the name and the outputs of the first node of each."""
+    names = name_nodes(index, "")
+    known = [(names.get(nodes[0]), *index.node_outputs[nodes[0]]) for nodes in units]
+    return dict.fromkeys(filter(None, (name for each in known for name in each)), why)
+
+
+def _is_refused(index: GraphIndex, refused: Mapping[str, str], asked: AskedUnit) -> bool:
+    return any(name in refused for name in index.node_outputs[asked.unit.nodes[0]])
+
+
 def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
     found: CodegenAnswers,
     index: GraphIndex,
@@ -192,7 +311,6 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
     if not isinstance(answers.codegen, codegen.Oracle):
         note = f"codegen {name} cannot be asked which nodes it takes: it has no `check`"
         return replace(found, notes=(*found.notes, note))
-    names = name_nodes(index, "")
     refused: dict[str, str] = {}
     on_own_cpu: dict[TaskKey, float] = {}
     on_cpu_nodes: set[str] = set()
@@ -203,15 +321,15 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
             operators[each.task.op] += len(each.nodes)
             on_own_cpu[each.task.key] = price_task(host, each.task)[0].seconds
             on_cpu_nodes.update(index.node_outputs[node][0] for unit in each.nodes for node in unit)
-        for nodes in each.nodes if not verdict else ():
-            count += 1
-            known = (names.get(nodes[0]), *filter(None, index.node_outputs[nodes[0]]))
-            refused |= dict.fromkeys(filter(None, known), f"codegen {name} refuses it: {verdict}")
+        if not verdict:
+            count += len(each.nodes)
+            refused |= _name_refused(index, each.nodes, f"codegen {name} refuses it: {verdict}")
     total = sum(len(each.nodes) for each in asked)
     note = f"codegen {name} was asked about {total} units of {target.name}, and refuses {count}"
     if operators:
         named = ", ".join(operators)
         note += f"; the device's own CPU computes {operators.total()} ({named}), priced as on the host"
+    refused = {**found.refused.get(target.name, {}), **refused}
     return replace(
         found,
         refused={**found.refused, target.name: refused},
@@ -240,8 +358,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
     seconds: dict[TaskKey, float] = {}
     failures: list[str] = []
     for each, region in zip(asked, regions, strict=True):
-        is_refused = any(name in refused for name in index.node_outputs[each.unit.nodes[0]])
-        if each.task.view or not each.task.sized or is_refused:
+        if each.task.view or not each.task.sized or _is_refused(index, refused, each):
             continue
         try:
             told = answers.find_seconds(region, partial(compile_alone, compiler))
@@ -295,7 +412,7 @@ class Ask:
                 answers = ask_codegens(
                     state.model, state.index, units, settings, compilers, options.ask, cache
                 )
-                if options.ask != "legality":
+                if options.ask in {"costs", "both"}:
                     answers = correct_by_estimates(state, answers, compilers, cache)
         return _heed(state, answers)
 

@@ -189,8 +189,10 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     is as in `partition`. `parameters` are values that take the place of those in cost files, by key
     (`launch`, `link.latency`) for all accelerators, by `target:key` for one, by `host:key` for the host.
     """
+    beyond = isinstance(options, Options) and options.ask == "everything"
     targets = tuple(
-        replace(target, values=options.values) for target in load_targets(list_files(options.rules))
+        replace(target, values=options.values, asks_beyond=beyond)
+        for target in load_targets(list_files(options.rules))
     )
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
     threads = find_threads(options, targets)

@@ -65,9 +65,8 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
     if options.byte_order not in ("little", "big"):
         raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
-    check_type("threads", options.threads, int)
-    if not 1 <= options.threads <= MOST_THREADS:
-        raise InputError(f"threads is {options.threads}, but must be 1 to {MOST_THREADS}")
+    if options.threads > MOST_THREADS:
+        raise InputError(f"threads is {options.threads}, but must be at most {MOST_THREADS}")
     is_package = len(models) > 1
     if is_package and options.prefix != PREFIX:
         raise InputError(f"prefix '{options.prefix}': models of a package have their names as prefixes")

@@ -262,3 +262,115 @@ def test_nothing_is_asked_for_gains(asked: Vendor, tmp_path: Path) -> None:
     assert any(each.tried for each in plan.what_ifs) or plan.futile
     assert logs[0]
     assert logs[1] == logs[0]
+
+
+TRIED = """
+    def load(self, region, artifact):
+        run = find_codegen("reference").load(region, artifact)
+        ops = [node.op_type for node in region.nodes]
+        with open(os.environ["COMPILED"], "a") as file:
+            file.write("load:" + ",".join(ops) + "\\n")
+        if os.environ.get("ELSEWHERE"):
+            from byoc.codegen import NotHereError
+            raise NotHereError("the board is not there")
+        if not set(ops) & set(os.environ.get("WRONG", "").split()):
+            return run
+        return lambda inputs: {name: value + 1 for name, value in run(inputs).items()}
+"""
+
+
+@pytest.fixture
+def tried(asked: Vendor, monkeypatch: pytest.MonkeyPatch) -> Vendor:
+    """The codegen `noting`, which refuses Mul and computes Add and Tanh wrong."""
+    monkeypatch.setenv("REFUSED", "Mul")
+    monkeypatch.setenv("WRONG", "Add Tanh")
+    asked.write(more=TRIED)
+    return asked
+
+
+def test_what_the_compiler_computes_otherwise_is_not_placed(tried: Vendor, tmp_path: Path) -> None:
+    result, log = plan(tried, ask="numbers", output=tmp_path / "b", strict=True)
+    assert placed_nodes(result) == ["first", "third", "fifth"]
+    why = host_reasons(result)
+    assert why["second"].startswith("codegen noting computes it otherwise: its output ")
+    assert "Sigmoid is not among the operators of" in why["fourth"]
+    assert [line for line in log if line.startswith("load:")][:2] == ["load:Relu", "load:Add"]
+    note = (
+        "codegen noting was tried on 4 units of dla, 2 kinds, each compiled and run alone: 1 are "
+        "refused or computed otherwise"
+    )
+    assert note in result.plan.root.notes
+    assert result.verification is not None
+    assert result.verification.passed
+    again, log = plan(tried, ask="numbers")
+    assert log == []  # the answers are kept
+    assert host_reasons(again) == why
+
+
+UNRULED = """
+asked (float[1, 4] x, bool c) => (float[1, 4] y, float[1, 4] z) {
+  [first] a = Relu(x)
+  [second] b = Sigmoid(a)
+  [third] d = Mul(b, b)
+  [fourth] e = Tanh(d)
+  [fifth] y = Softsign(e)
+  [chosen] z = If(c) <
+    then_branch = yes () => (float[1, 4] u) { [inner] u = Softsign(x) },
+    else_branch = no () => (float[1, 4] v) { v = Relu(x) }
+  >
+}
+"""
+
+
+def test_what_no_rule_takes_is_placed_where_the_compiler_computes_it_right(
+    tried: Vendor, tmp_path: Path
+) -> None:
+    """It is not asked of bodies: none of their nodes is taken for it, nor the node that has them."""
+    plain, _ = plan(tried, UNRULED)
+    result, _ = plan(tried, UNRULED, ask="everything", output=tmp_path / "b", strict=True)
+    taken = placed_nodes(plain)
+    assert "second" not in taken
+    assert {*placed_nodes(result)} == {*taken, "second", "fifth"} - {"third"}
+    why = host_reasons(result)
+    assert why["third"] == "codegen noting refuses it: this one is not taken"
+    assert why["fourth"].startswith("codegen noting computes it otherwise: ")
+    assert result.verification is not None
+    assert result.verification.passed
+    functions = (node for function in result.model.functions for node in function.node)
+    rules = {
+        each.value for node in functions for each in node.metadata_props if each.key == "byoc.rules"
+    }
+    assert "--ask everything" in rules
+
+
+def test_numbers_are_asked_of_a_codegen_that_runs_here(
+    tried: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ELSEWHERE", "1")
+    with pytest.raises(
+        InputError, match=r"codegen noting cannot be tried here: .*the board is not there"
+    ):
+        plan(tried, ask="numbers")
+    tried.write(more="    load = None")
+    with pytest.raises(InputError, match="codegen noting cannot run what it compiles here"):
+        plan(tried, ask="numbers")
+
+
+SCALED = """
+asked (int8[1, 2, 4, 4] x) => (int8[1, 2, 4, 4] y, int8[1, 2, 4, 4] z)
+<float s = {0.5}, float t = {0.25}, int8 p = {3}, int8 q = {0}> {
+  a = DequantizeLinear(x, s, p)  b = Relu(a)  y = QuantizeLinear(b, t, p)
+  d = DequantizeLinear(x, s, q)  e = Relu(d)  z = QuantizeLinear(e, t, q)
+}
+"""
+
+
+def test_units_of_other_scales_are_tried_by_themselves(tried: Vendor, tmp_path: Path) -> None:
+    rules = tmp_path / "t.yaml"
+    rules.write_text(
+        "target: t\ncost_model: dla\ndtype: float32\nquantization: {activations: {dtype: int8}}\n"
+        "ops: [{op: Relu, quantized: true}]\n"
+    )
+    options = {"strategy": "all-supported", "codegen": "noting", "cache": False, "what_if": False}
+    result = byoc.partition(parse(SCALED), rules, ask="numbers", **options)
+    assert any("tried on 2 units of t, 2 kinds" in note for note in result.plan.root.notes)

@@ -1,10 +1,18 @@
 """How often a rule file and a vendor's compiler agree, as numbers and as a table."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from byoc.errors import InputError
+import numpy as np
+from onnx import ModelProto
+from onnx.compose import add_prefix
+
+import byoc
+from byoc.errors import ByocError, InputError
 from byoc.model import prepare_model
 from byoc.rules import Target, annotate_graph
 from helpers.asking import Answer
@@ -80,3 +88,98 @@ def _disagreements(what: str, found: Sequence[Judged], possible: int) -> Iterato
             if one.case.op == op:
                 said = one.refusal or f"{one.answer.kind}: {one.answer.why}"
                 yield f"       {one.case.name} ({one.case.source}): {said}"
+
+
+# The whole way: models planned with their compiler asked, compiled, verified, and run on other data.
+
+Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class WholeWay:
+    """What becomes of models of one operator in `byoc.partition`.
+
+    `rules` are a file whose regions are connected, so that each model has its own. `options` are those
+    of `partition`; `differs` says how an output is off, nothing where it is right.
+    """
+
+    rules: Path
+    options: Mapping[str, Any]
+    differs: Callable[[Any, Any], str]
+
+    def go(self, models: Sequence[ModelProto], data: Sequence[Pairs]) -> list[str]:
+        """Return for each model `accelerator` or `host`, where its node `asked` is, or what is wrong.
+
+        Those of one operator set go side by side in one model; where that ends in an error, each alone.
+        """
+        found = [""] * len(models)
+        by_opset: dict[tuple[int, ...], list[int]] = {}
+        for number, model in enumerate(models):
+            key = (model.ir_version, *(each.version for each in model.opset_import))
+            by_opset.setdefault(key, []).append(number)
+        for numbers in by_opset.values():
+            made = self._go_together([models[n] for n in numbers], [data[n] for n in numbers])
+            if made is None:
+                alone = [self._go_together([models[n]], [data[n]], alone=True) for n in numbers]
+                made = [each[0] for each in alone if each is not None]
+            for number, outcome in zip(numbers, made, strict=True):
+                found[number] = outcome
+        return found
+
+    def _go_together(
+        self, models: Sequence[ModelProto], data: Sequence[Pairs], *, alone: bool = False
+    ) -> list[str] | None:
+        """Return the outcomes, None where the models end together in an error, unless there is one."""
+        with TemporaryDirectory(prefix="byoc-") as folder:
+            bundle = Path(folder) / "joined.byoc"
+            try:
+                result = byoc.partition(
+                    _join(models),
+                    self.rules,
+                    output=bundle,
+                    strategy="all-supported",
+                    what_if=False,
+                    **self.options,
+                )
+                session = byoc.load(bundle, isolate=False)
+                rounds = max(map(len, data))
+                chosen = [[pairs[min(n, len(pairs) - 1)] for pairs in data] for n in range(rounds)]
+                made = [session(_add_prefixes([pair[0] for pair in pairs])) for pairs in chosen]
+            except ByocError as error:
+                return [f"error: {error}"] if alone else None
+        if result.verification is None or not result.verification.passed:
+            return ["error: it is not verified"] if alone else None
+        names = {
+            region.index.nodes[node].name for region in result.plan.regions for node in region.nodes
+        }
+        off = [dict[str, str]() for _ in models]
+        for outputs, pairs in zip(made, chosen, strict=True):
+            for number, (_, expected) in enumerate(pairs):
+                for name, value in expected.items():
+                    problem = self.differs(value, np.asarray(outputs[f"m{number}_{name}"]))
+                    off[number] |= {name: problem} if problem else {}
+        return [
+            f"wrong: {wrong}" if wrong else "accelerator" if f"m{number}_asked" in names else "host"
+            for number, wrong in enumerate(off)
+        ]
+
+
+def _join(models: Sequence[ModelProto]) -> ModelProto:
+    """Return models of one operator set side by side, with a number before all names."""
+    joined = ModelProto()
+    joined.CopyFrom(models[0])
+    joined.ClearField("graph")
+    joined.graph.name = "joined"
+    for number, model in enumerate(models):
+        named = ModelProto()
+        named.CopyFrom(model)
+        cores = [n for n in named.graph.node if n.op_type not in {"QuantizeLinear", "DequantizeLinear"}]
+        (cores or named.graph.node)[0].name = "asked"
+        graph = add_prefix(named, f"m{number}_").graph
+        for part in ("node", "input", "output", "initializer", "value_info"):
+            getattr(joined.graph, part).extend(getattr(graph, part))
+    return joined
+
+
+def _add_prefixes(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"m{n}_{name}": value for n, each in enumerate(given) for name, value in each.items()}

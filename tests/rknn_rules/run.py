@@ -12,6 +12,10 @@ A table follows of how often the rule file (`--rules`, else `rknn-rk3588`) agree
 within a hundredth of the range, as float16 is verified; values that the file's contract gives up
 (infinite, beyond float16) are no questions. Integers of 8 bits are right within 2 units. The exit code
 is 1 where the file takes what is refused or wrong, or refuses more than 2 of 100 that are right.
+
+With `--whole` each model goes the whole way: it is planned with the toolkit asked (`--ask everything`),
+compiled, verified, and run on the data of the answers. What is taken is then what is on the accelerator
+in the end, and a bundle that is wrong, or none, counts as a false accept.
 """
 
 import argparse
@@ -20,7 +24,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from random import Random
@@ -40,6 +44,7 @@ from helpers.drawn_nodes import draw_cases  # noqa: E402 - needs the path
 from helpers.one_node_models import OneNode as DrawnNode  # noqa: E402 - needs the path
 from helpers.one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
 from helpers.quantized import list_codes  # noqa: E402 - needs the path
+from helpers.rule_agreement import WholeWay  # noqa: E402 - needs the path
 from one_node import Given, OneNode, Stored, make_case  # noqa: E402 - needs the path
 from vela_cases import make_cases  # noqa: E402 - needs the path
 
@@ -54,6 +59,7 @@ _SHARE, _UNITS = 1e-2, 2
 _LARGEST = 65504.0  # of float16
 _MOST = 60_000  # elements of a quantized model's inputs and outputs: others take long, and show no more
 _GOAL = 0.02
+_TOGETHER = 100  # models that go side by side
 _EXTENTS, _PLACES = (10, 13, 32), ("SAME_UPPER", "SAME_LOWER")
 _POINTS = ((3, -5), (0, 0), (-128, 7))
 Values = Mapping[str, Any]
@@ -268,6 +274,38 @@ def find_refusal(case: Case, target: Target) -> str:
     return "" if mark.accepts_plain else "it is taken in int8 alone"
 
 
+def judge_whole_way(
+    cases: Sequence[Case], answers: Mapping[str, Answer], rules: str, log: Path
+) -> Iterator[tuple[Answer, str]]:
+    """Yield the answers with why a case is not taken in the end; outcomes are added to a log.
+
+    What is on the accelerator is right if its numbers are, and what ends wrong or in an error is taken
+    and not right, whatever the answer: a crash need not come again.
+    """
+    options = {"ask": "everything", "codegen_options": {"timeout": "60"}, "cache": False}
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    known = {each["name"]: each["found"] for each in done}
+    missing = [case for case in cases if case.name not in known]
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder, log.open("a") as file:
+        connected = Path(folder) / "connected.yaml"
+        connected.write_text(f"extends: {rules}\ntarget: connected\nregions: connected\n")
+        way = WholeWay(connected, options, find_difference)
+        for first in range(0, len(missing), _TOGETHER):
+            batch = missing[first : first + _TOGETHER]
+            found = way.go([case.model for case in batch], [case.data for case in batch])
+            for case, each in zip(batch, found, strict=True):
+                known[case.name] = each
+                file.write(f"{json.dumps({'name': case.name, 'found': each})}\n")
+            file.flush()
+    for case in cases:
+        each = known[case.name]
+        if each == "host":
+            yield answers[case.name], each
+        else:
+            kind = "right" if each == "accelerator" else "wrong"
+            yield replace(answers[case.name], kind=kind, why=each), ""
+
+
 def write_table(answers: Sequence[tuple[Answer, str]]) -> Iterator[str]:
     """Yield the figures, then every disagreement; each answer comes with the rule file's refusal."""
     kinds = Counter(answer.kind for answer, _ in answers)
@@ -300,6 +338,7 @@ def main() -> int:
     parser.add_argument("--drawn", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operators", help="ask of these alone: Relu,Conv")
+    parser.add_argument("--whole", type=Path, help="go the whole way; outcomes are kept in this file")
     asked = parser.parse_args()
     drawn = asked.drawn and list_drawn_cases(asked.seed, asked.drawn)
     cases = list(drawn or list_cases())
@@ -310,6 +349,8 @@ def main() -> int:
     answers = find_answers(asked.store, cases)
     target = load_rules(asked.rules)
     judged = [(answers[case.name], find_refusal(case, target)) for case in cases]
+    if asked.whole:
+        judged = list(judge_whole_way(cases, answers, asked.rules, asked.whole))
     for line in write_table(judged):
         sys.stdout.write(f"{line}\n")
     missed = find_missed_goal(judged)

@@ -206,13 +206,16 @@ class Options(CompileOptions):
         "run the bundle and the original on samples and compare, if onnxruntime is there.",
         Flag("Run the result and the original, and compare.", Syntax.ON_OFF, panel=Panel.BUNDLE),
     )
-    ask: Literal["legality", "costs", "both"] | None = declare_field(
+    ask: Literal["legality", "costs", "both", "numbers", "everything"] | None = declare_field(
         None,
         "what codegens are asked about the model's units before these are placed: `legality`, which of "
-        "them the compiler takes, `costs`, how many seconds they take, or `both`.",
+        "them the compiler takes, `costs`, how many seconds they take, or `both`; `numbers`, which of "
+        "them are computed right, each compiled and run alone, and `everything`, that of units as well "
+        "that the rules refuse.",
         Flag(
-            "Ask the codegen before placing: which units its compiler takes, their seconds, or both.",
-            choices=("legality", "costs", "both"),
+            "Ask the codegen before placing: which units its compiler takes, their seconds, or both; "
+            "which it computes right (numbers), those that rules refuse as well (everything).",
+            choices=("legality", "costs", "both", "numbers", "everything"),
             panel=Panel.PLACEMENT,
         ),
         record_value,
