@@ -41,7 +41,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "json.md"
 _HEAD = """\
 # Fields of JSON
 
-*Reference.* What each verb prints with `--format json`. `python tools/json_fields.py` writes this
+*Reference.* The output of each verb with `--format json`. `python tools/json_fields.py` writes this
 page from the declarations in the code, and a test holds it to what the verbs print.
 
 Every verb prints one document. Times are in seconds, energy is in joules, sizes are in bytes. A number

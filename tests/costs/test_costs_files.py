@@ -377,7 +377,7 @@ def test_plug_ins_that_are_wrong(
 
 
 def test_the_files_in_the_documentation_are_right(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "cost_files.md").read_text(encoding="utf-8")
     blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
     shared = next(block for block in blocks if not block.startswith("kind:"))
     kinds = set()

@@ -230,7 +230,7 @@ def test_the_table_of_exit_codes_is_complete() -> None:
 def test_the_page_of_commands_has_every_verb_and_its_function() -> None:
     text = pages.read(pages.ROOT / "docs" / "commands.md")
     shown = {words[1] for words in pages.find_commands(text)}
-    assert shown | {"place"} == set(VERBS)  # which docs/placement.md is about
+    assert shown | {"place"} == set(VERBS)  # which docs/problems.md is about
     for verb, functions in read_table("commands.md", "The same in Python"):
         assert set(re.findall(r"`([\w-]+)[^`]*`", verb)) <= set(VERBS)
         assert all(hasattr(byoc, name) for name in re.findall(r"`byoc\.(\w+)`", functions))

@@ -12,7 +12,7 @@ import pytest
 from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, add_split, solve_problem
 from byoc.placement.strategies import Exact, LaunchAware, Makespan, Throughput
 
-PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
+PAGE = Path(__file__).parents[2] / "docs" / "problems.md"
 
 
 def make(seconds: Sequence[Sequence[float]], **more: Any) -> Problem:
