@@ -7,7 +7,8 @@ that by content before it imports what partitions. Where anything else counts, n
 - the command is the same: its words, folder, environment, user, terminal, Python, processors;
 - files and folders that its words name are as they were, or are still missing;
 - files that were read have the same content, folders that were listed have the same names, among them
-  those of installed distributions, whose names say their versions;
+  those of installed distributions, whose names say their versions; so do files that were looked for, and
+  links that lead to files;
 - modules, and all sources of byoc and of packages outside of site-packages, have the same size and time
   of change, by which Python itself knows them again;
 - what a codegen says that its artifacts depend on (`cache_key`) is nothing but environment variables;
@@ -29,12 +30,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from byoc.errors import InputError
-from byoc.support import find_user_folder, open_workspace, replace_path
+from byoc.support import find_user_folder, open_workspace, remove_leftovers, replace_path
 from byoc.support.cache import Cache, CacheEntry, open_cache, open_user_cache
 
 KIND = "command"
@@ -49,7 +50,9 @@ _CLOCK_NANOSECONDS = 20_000_000  # by which a file system's clock is behind
 _VOLATILE = {"_", "SHLVL", "OLDPWD", "WINDOWID", "COLUMNS", "LINES"}
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
+_MODULES = ("", ".py", ".so", ".pyd", ".dist-info", ".egg-info")  # what imports look for in a folder
 _FOREIGN_EVENTS = {"socket.connect", "socket.getaddrinfo", "byoc.asked_elsewhere"}
+_LEFTOVERS = remove_leftovers.__code__.co_filename  # which looks for its own folders beside an output
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -112,12 +115,18 @@ def make_key(arguments: Sequence[str]) -> str:
         "folder": str(Path.cwd()),
         "environment": sorted((k, v) for k, v in os.environ.items() if k not in _VOLATILE),
         "user": os.geteuid() if hasattr(os, "geteuid") else "",
+        "umask": _get_umask(),  # by which files of the bundle are for others to read
         "terminal": [sys.stdout.isatty(), sys.stderr.isatty(), sys.stdout.encoding],
         "width": list(shutil.get_terminal_size()),
         "python": [sys.version, sys.executable, list(sys.path), sys.flags.optimize],
         "machine": [*platform.uname()[:3], platform.machine(), *_describe_processors()],
     }
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode("utf-8", "replace")).hexdigest()
+
+
+def _get_umask() -> int:
+    os.umask(found := os.umask(0o077))
+    return found
 
 
 def _describe_processors() -> list[str]:
@@ -138,6 +147,7 @@ class _Watch:
         self.began = time.time_ns()
         self.opened: set[str] = set()
         self.listed: set[str] = set()
+        self.searched: set[str] = set()  # for modules and distributions
         self.written: set[str] = set()
         self.foreign: set[str] = set()
         self.printed: list[list[str]] = []
@@ -170,7 +180,12 @@ class _Watch:
             writes = isinstance(flags, int) and bool(flags & _WRITING)
             _note(self.written if writes else self.opened, path)
         elif event in {"os.listdir", "os.scandir"}:
-            _note(self.listed, given[0] if given[0] is not None else ".")
+            asking = sys._getframe(1).f_code.co_filename
+            if asking != _LEFTOVERS:
+                imports = "importlib" in asking
+                _note(self.searched if imports else self.listed, "." if given[0] is None else given[0])
+        elif event == "byoc.looked_for":
+            _note(self.opened, given[0])
         elif event == "os.rename":
             _note(self.written, given[1])
         elif event in _FOREIGN_EVENTS:
@@ -208,11 +223,14 @@ class _Inputs:
     folders: dict[str, str] = field(default_factory=dict)
     code: dict[str, list[int]] = field(default_factory=dict)
 
-    def is_unchanged(self) -> bool:
-        """Return whether all is as it was; what is cheap to compare comes first."""
+    searched: dict[str, str] = field(default_factory=dict)
+
+    def is_unchanged(self, own: Iterable[str]) -> bool:
+        """Return whether all is as it was but for a run's `own` places; what is cheap comes first."""
         return (
             all(_mark_code(path) == mark for path, mark in self.code.items())
-            and all(_hash_names(path) == names for path, names in self.folders.items())
+            and all(_hash_names(path, own) == names for path, names in self.folders.items())
+            and all(_hash_names(path, own, _MODULES) == names for path, names in self.searched.items())
             and all(_hash_file(path) == content for path, content in self.files.items())
         )
 
@@ -230,14 +248,19 @@ def _hash_file(path: str) -> str:
         return "folder" if Path(path).is_dir() else ""
 
 
-def _hash_names(path: str) -> str:
-    """Return the SHA-256 of the names in a folder, but for what Python and this program put there."""
+def _hash_names(path: str, own: Iterable[str], endings: Sequence[str] = ()) -> str:
+    """Return the SHA-256 of the names in a folder, but for what Python and this program put there.
+
+    `own` are the paths of the bundle and of the cache; with `endings` only names that have one count.
+    """
     try:
         with os.scandir(path) as entries:
-            names = sorted({entry.name for entry in entries} - {"__pycache__"})
+            found = {entry.name for entry in entries if entry.path not in own} - {"__pycache__"}
     except (OSError, ValueError):
         return ""
-    names = [name for name in names if not name.startswith(".byoc-")]
+    names = sorted(name for name in found if not name.startswith(".byoc-"))
+    if endings:
+        names = [name for name in names if os.path.splitext(name)[1] in endings]  # noqa: PTH122
     return hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -258,7 +281,7 @@ def _keep_quietly(cache: Cache, key: str, watch: _Watch, arguments: Sequence[str
     with suppress(OSError, InputError):
         inputs = _list_inputs(watch, arguments, output, cache)
         if inputs is not None:
-            _keep(cache, key, watch, inputs, output)
+            _keep(cache, key, watch, inputs, output, arguments)
 
 
 def _find_output(arguments: Sequence[str]) -> Path | None:
@@ -283,10 +306,12 @@ def _list_inputs(watch: _Watch, arguments: Sequence[str], output: Path, cache: C
     if any(_is_younger(path, latest) and not own.is_of_user(path) for path in read | code):
         return None
     listed = {path for path in watch.listed if not own.is_passing_folder(path)} | own.user_folders
+    searched = {path for path in watch.searched - listed if not own.is_passing(path)}
     return _Inputs(
         {path: _hash_file(path) for path in sorted(read)},
-        {path: _hash_names(path) for path in sorted(listed)},
+        {path: _hash_names(path, own.same) for path in sorted(listed)},
         {path: _mark_code(path) for path in sorted(code)},
+        {path: _hash_names(path, own.same, _MODULES) for path in sorted(searched)},
     )
 
 
@@ -304,15 +329,14 @@ class _Places:
 
     def __init__(self, output: Path, cache: Path) -> None:
         self._inside = tuple(f"{path}{os.sep}" for path in (output, cache))
-        self._same = {str(output), str(cache)}
-        self._parents = {str(output.parent), str(cache.parent)}
+        self.same = {str(output), str(cache)}
         self.user_folders = {str(path) for path in _list_user_folders()}
         self._user = tuple(f"{path}{os.sep}" for path in self.user_folders)
 
     def is_passing(self, path: str) -> bool:
         """Return whether a path is of the bundle, the cache or the system, or gone by now."""
         return (
-            path in self._same
+            path in self.same
             or path.startswith((*self._inside, *_SYSTEM))
             or f"{os.sep}.byoc-" in path
             or (path.startswith(f"{_temporary_folder()}{os.sep}") and not os.path.lexists(path))
@@ -320,7 +344,7 @@ class _Places:
 
     def is_passing_folder(self, path: str) -> bool:
         """Return whether the names in a folder change by the run itself."""
-        return path in self._parents or path == _temporary_folder() or self.is_passing(path)
+        return path == _temporary_folder() or self.is_passing(path)
 
     def is_of_user(self, path: str) -> bool:
         """Return whether a file is one of the user's settings and keys."""
@@ -378,7 +402,9 @@ def _is_installed(path: str) -> bool:
     )
 
 
-def _keep(cache: Cache, key: str, watch: _Watch, inputs: _Inputs, output: Path) -> None:
+def _keep(  # noqa: PLR0913, PLR0917 - all that an outcome is
+    cache: Cache, key: str, watch: _Watch, inputs: _Inputs, output: Path, arguments: Sequence[str]
+) -> None:
     """Store an outcome, and each file of its bundle once, by its content."""
     files = {}
     for name, path in _list_files(output).items():
@@ -394,7 +420,8 @@ def _keep(cache: Cache, key: str, watch: _Watch, inputs: _Inputs, output: Path) 
         "output": str(output),
         "packed": output.is_file(),
         "files": files,
-        "inputs": {"files": inputs.files, "folders": inputs.folders, "code": inputs.code},
+        "json": _find_value(arguments, "--format") == "json",
+        "inputs": asdict(inputs),
     }
     cache.store(key, CacheEntry(facts))
 
@@ -419,15 +446,17 @@ def _list_files(output: Path) -> dict[str, Path]:
 def take_outcome(cache: Cache, key: str) -> bool:
     """Write the bundle of an earlier run and print what it printed; return False where it cannot."""
     entry = cache.find(key)
-    if entry is None or not _Inputs(**entry.facts["inputs"]).is_unchanged():
+    if entry is None:
         return False
     facts = entry.facts
+    if not _Inputs(**facts["inputs"]).is_unchanged({facts["output"], str(cache.folder)}):
+        return False
     try:
         if not _write_bundle(cache, Path(facts["output"]), facts["files"], facts["packed"]):
             return False
     except OSError:
         return False  # the run says what is wrong with the place
-    sys.stdout.write(_mark_verdicts(facts["printed"]))
+    sys.stdout.write(_mark_verdicts(facts["printed"]) if facts["json"] else facts["printed"])
     return True
 
 
@@ -456,14 +485,13 @@ def _write_bundle(cache: Cache, output: Path, files: Mapping[str, Any], packed: 
 def _is_same_bundle(found: Mapping[str, Path], files: Mapping[str, Any]) -> bool:
     """Return whether the files of a bundle are those of an earlier one, and no others."""
     return found.keys() == files.keys() and all(
-        _hash_file(str(path)) == files[name][0] for name, path in found.items()
+        files[name] == [_hash_file(str(path)), stat.S_IMODE(path.stat().st_mode)]
+        for name, path in found.items()
     )
 
 
 def _mark_verdicts(printed: str) -> str:
-    """Return the text to print; in JSON each verdict says that it is an earlier run's."""
-    if not printed.startswith(("{", "[")):
-        return printed
+    """Return printed JSON in which each verdict says that it is an earlier run's."""
     document = json.loads(printed)
     _mark(document)
     return json.dumps(document, indent=2, allow_nan=False) + "\n"

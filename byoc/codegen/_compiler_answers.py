@@ -137,8 +137,9 @@ def hash_compiler(codegen: Codegen, options: Any) -> str:
     else:
         described = describe_compiler(codegen, options)
     own = {(name[4:], value) for name, value in (described or {}).items() if name[:4] == "own "}
-    if described is None or own - {*os.environ.items()}:
-        # Only the codegen can say whether that still holds: a command of which it is a part runs anew.
+    if described is None or own - {*os.environ.items()} or isinstance(codegen, IsolatedCodegen):
+        # Only the codegen can say whether that still holds, and what a process of its own reads is not
+        # seen here: a command of which it is a part runs anew.
         sys.audit("byoc.asked_elsewhere")
     return "" if described is None else _hash_json(described)
 

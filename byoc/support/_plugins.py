@@ -432,6 +432,7 @@ def is_installed_name(group: str, name: str) -> bool:
 
 def is_file(path: Path) -> bool:
     """Return whether a file exists; a name that no file can have is no error."""
+    sys.audit("byoc.looked_for", path)  # which may be there when the command is run again
     try:
         return path.is_file()
     except (OSError, ValueError):  # as when the name is too long

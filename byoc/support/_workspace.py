@@ -379,6 +379,7 @@ def resolve_path(path: Path) -> Path:
     Raises OSError for links in a circle, at which `Path.resolve` raises RuntimeError before Python 3.13
     and returns a link after it.
     """
+    sys.audit("byoc.looked_for", path)  # the link may lead elsewhere when the command is run again
     try:
         found = path.resolve()
     except RuntimeError:

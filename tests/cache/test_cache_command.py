@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ class Commands:
 
     def run(self, *more: str) -> str:
         """Run it; return what it prints."""
-        command = [sys.executable, "-c", PROGRAM, str(self.folder / "try"), *self.words, *more]
+        command = [sys.executable, "-c", PROGRAM, str(self.folder / "try.it"), *self.words, *more]
         ran = subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -56,9 +57,9 @@ class Commands:
 
     def would_run(self, *more: str) -> bool:
         """Return whether it would run now, and not be taken."""
-        (self.folder / "try").touch()
+        (self.folder / "try.it").touch()
         printed = self.run(*more)
-        (self.folder / "try").unlink()
+        (self.folder / "try.it").unlink()
         return "it would run" in printed
 
 
@@ -71,7 +72,11 @@ def commands(tmp_path: Path) -> Commands:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     place = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
     onnx.save(proto, tmp_path / "model.onnx", **place)
-    (tmp_path / "mine.yaml").write_text(VANILLA.read_text())
+    (tmp_path / "w.bin").rename(tmp_path / "w0.bin")
+    (tmp_path / "w1.bin").write_bytes(bytes(64))
+    (tmp_path / "w.bin").symlink_to("w0.bin")
+    (tmp_path / "mine.yaml").write_text("extends: dla.yaml\ntarget: dla\n")
+    shutil.copy(VANILLA, tmp_path / "base.txt")
     np.savez(tmp_path / "x.npz", x=np.ones((1, 4, 8, 8), np.float32))
     made.words += ["--inputs", "x.npz", "--host-cost-model", "costs.yaml", "--codegen", "dla"]
     (tmp_path / "costs.yaml").write_text(COSTS)
@@ -106,7 +111,9 @@ def _put_on_path(commands: Commands) -> None:
 Change = Callable[[Commands], object]
 CHANGES: dict[str, Change] = {
     "model": lambda each: flip(each.folder / "model.onnx"),
-    "weights beside the model": lambda each: flip(each.folder / "w.bin"),
+    "weights beside the model": lambda each: flip(each.folder / "w0.bin"),
+    "where the weights' link leads": lambda each: _lead(each.folder / "w.bin", "w1.bin"),
+    "a file in place of an installed one": lambda each: _lead(each.folder / "dla.yaml", "base.txt"),
     "rule file": lambda each: append(each.folder / "mine.yaml"),
     "cost file": lambda each: append(each.folder / "costs.yaml"),
     "samples": lambda each: flip(each.folder / "x.npz"),
@@ -117,6 +124,7 @@ CHANGES: dict[str, Change] = {
     "an installed distribution": lambda each: (each.site / "acme-1.0.dist-info").mkdir(),
     "the user's settings": lambda each: _write(each.folder / "CONFIG/byoc/settings.yaml", "{}\n"),
     "the key of this machine": lambda each: flip(each.folder / "DATA/byoc/signing_key"),
+    "a mode in the bundle": lambda each: (each.folder / "m.byoc/manifest.json").chmod(0o666),
     "a byte of the bundle": lambda each: flip(each.folder / "m.byoc/manifest.json"),
     "a file in the bundle": lambda each: _write(each.folder / "m.byoc/more.txt", "more"),
     "an entry of the cache": lambda each: _damage(each.folder / "cache"),
@@ -126,6 +134,11 @@ CHANGES: dict[str, Change] = {
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def _lead(link: Path, target: str) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
 
 
 def _damage(folder: Path) -> None:
@@ -154,21 +167,25 @@ def test_the_second_run_says_and_writes_the_same(commands: Commands) -> None:
 def _remember(commands: Commands) -> Callable[[], None]:
     """Return what puts back all files, times, words and variables as they are now."""
     folder, words, variables = commands.folder, [*commands.words], {**commands.environment}
-    paths = [path for path in folder.rglob("*") if path.is_file()]
+    links = {path: path.readlink() for path in folder.rglob("*") if path.is_symlink()}
+    paths = [path for path in folder.rglob("*") if path.is_file() and path not in links]
     before = {path: (path.read_bytes(), path.stat()) for path in paths}
     folders = {path for path in folder.rglob("*") if path.is_dir()}
 
     def undo() -> None:
         commands.words, commands.environment = words, variables
         for path in sorted(folder.rglob("*"), reverse=True):
-            if path.is_file() and path not in before:
+            if path.is_symlink() or (path.is_file() and path not in before):
                 path.unlink()
             elif path.is_dir() and path not in folders:
                 path.rmdir()
         for path, (content, status) in before.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+            path.chmod(status.st_mode)
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        for path, target in links.items():
+            path.symlink_to(target)
 
     return undo
 
@@ -181,7 +198,34 @@ def test_a_verdict_that_is_taken_says_so(commands: Commands) -> None:
     assert second == first
 
 
-@pytest.mark.parametrize("more", [("--no-cache",), ("--html", "page.html")])
+def test_a_sample_beside_the_bundle_counts_and_the_umask(commands: Commands) -> None:
+    (commands.folder / "samples").mkdir()
+    (commands.folder / "x.npz").rename(commands.folder / "samples/x.npz")
+    commands.words[5:8] = ["samples/m.zip", "--inputs", "samples"]
+    commands.run()
+    assert not commands.would_run()
+    before = os.umask(0o007)
+    try:
+        assert commands.would_run()
+    finally:
+        os.umask(before)
+    shutil.copy(commands.folder / "samples/x.npz", commands.folder / "samples/y.npz")
+    assert commands.would_run()
+
+
+def test_a_model_whose_name_begins_like_json(commands: Commands) -> None:
+    (commands.folder / "model.onnx").rename(commands.folder / "[a].onnx")
+    time.sleep(0.1)
+    commands.words[1] = "[a].onnx"
+    commands.words += ["--strategy", "all-supported"]
+    first = commands.run()
+    assert first.startswith("[a].onnx")
+    assert commands.run() == first
+
+
+@pytest.mark.parametrize(
+    "more", [("--no-cache",), ("--html", "page.html"), ("--isolate",)], ids=lambda words: words[0]
+)
 def test_what_is_not_kept_runs_again(commands: Commands, more: tuple[str, ...]) -> None:
     commands.run(*more)
     assert commands.would_run(*more)
