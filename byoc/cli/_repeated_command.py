@@ -146,6 +146,7 @@ class _Watch:
     def __init__(self) -> None:
         self.began = time.time_ns()
         self.opened: set[str] = set()
+        self.looked_for: set[str] = set()
         self.listed: set[str] = set()
         self.searched: set[str] = set()  # for modules and distributions
         self.written: set[str] = set()
@@ -185,7 +186,7 @@ class _Watch:
                 imports = "importlib" in asking
                 _note(self.searched if imports else self.listed, "." if given[0] is None else given[0])
         elif event == "byoc.looked_for":
-            _note(self.opened, given[0])
+            _note(self.looked_for, given[0])
         elif event == "os.rename":
             _note(self.written, given[1])
         elif event in _FOREIGN_EVENTS:
@@ -299,7 +300,7 @@ def _list_inputs(watch: _Watch, arguments: Sequence[str], output: Path, cache: C
     code = {*_list_code(), *(path for path in watch.opened if path.endswith(_CODE))}
     # What a run writes and nobody named is a library's own, such as its counts of calls.
     read = {path for path in watch.opened - code - watch.written if not own.is_passing(path)}
-    read |= named
+    read |= named | {path for path in watch.looked_for if not own.is_own(path)}
     read |= {path for path in watch.written if own.is_of_user(path)}  # its key, made by the first run
     read = {path for path in read if not path.endswith(".pyc")}
     latest = watch.began - _CLOCK_NANOSECONDS
@@ -335,12 +336,13 @@ class _Places:
 
     def is_passing(self, path: str) -> bool:
         """Return whether a path is of the bundle, the cache or the system, or gone by now."""
-        return (
-            path in self.same
-            or path.startswith((*self._inside, *_SYSTEM))
-            or f"{os.sep}.byoc-" in path
-            or (path.startswith(f"{_temporary_folder()}{os.sep}") and not os.path.lexists(path))
-        )
+        is_temporary = path.startswith(f"{_temporary_folder()}{os.sep}")
+        return self.is_own(path) or (is_temporary and not os.path.lexists(path))
+
+    def is_own(self, path: str) -> bool:
+        """Return whether a path is of the bundle, the cache or the system."""
+        inside = path.startswith((*self._inside, *_SYSTEM))
+        return inside or path in self.same or f"{os.sep}.byoc-" in path
 
     def is_passing_folder(self, path: str) -> bool:
         """Return whether the names in a folder change by the run itself."""
