@@ -41,7 +41,7 @@ from byoc.support.cache import Cache, CacheEntry, open_cache, open_user_cache
 KIND = "command"
 """What stands for a codegen in the facts of these entries, as `byoc cache` lists them."""
 
-_TAKEN = "the same command on the same files: its outcome is taken from the cache, unless --no-cache is given"
+_TAKEN = "the same command on the same files: its outcome is taken from the cache (--no-cache runs it)"
 _VERB = "partition"
 _PLANNER = "byoc.stages"  # which whoever reads models and rule files imports
 _WITHOUT = ("--no-cache", "--measure", "--print-after", "--help")  # whose runs are not repeated
