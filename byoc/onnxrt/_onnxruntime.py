@@ -470,7 +470,7 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
     # That of the object in C++ takes half as long as Python's method, which changes providers that fail.
     is_plain = session.get_providers() == ["CPUExecutionProvider"]
     direct = (getattr(session, "_sess", session) if is_plain else session).run
-    count, array, (first, *others) = len(session.get_inputs()), np.ndarray, names
+    count, array, only = len(session.get_inputs()), np.ndarray, names[0] if len(names) == 1 else None
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -480,13 +480,13 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
                 call = direct if len(inputs) >= count else session.run  # which says what is missing
                 made = partial(call, names, inputs if type(inputs) is dict else dict(inputs))
                 values = run_stoppable(made) if can_stop() else made(None)
-                if others or type(values[0]) is not array:
+                if only is None or type(values[0]) is not array:
                     values = [*map(_make_dense, values)]
         except Exception as error:  # as above
             told = describe_runtime_error(error)
             raise InputError(f"onnxruntime cannot run the model: {told}") from None
         finish_run()
-        return dict(zip(names, values, strict=True)) if others else {first: values[0]}
+        return dict(zip(names, values, strict=True)) if only is None else {only: values[0]}
 
     return run
 

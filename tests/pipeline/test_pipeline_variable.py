@@ -94,6 +94,7 @@ def test_a_region_that_keeps_the_default_is_found(tmp_path: Path, monkeypatch: A
         return run(self, {name: value for name, value in inputs.items() if name == "x"}, *more)
 
     monkeypatch.setattr(Session, "run", ignore)
+    monkeypatch.setattr(Session, "__call__", ignore)
     with pytest.raises(InputError, match="output 'y' differs from net by"):
         byoc.partition(build(), tmp_path / "npu.yaml", output=tmp_path / "b", variable="lora_*")
 
