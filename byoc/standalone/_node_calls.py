@@ -434,7 +434,8 @@ class EmittedFunctions:
         lines = "\n".join(self.prototypes)
         return (
             "/* Functions of nodes. Operands are dense tensors, results come last. */\n"
-            "#ifndef NODES_H\n#define NODES_H\n\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n"
+            "#ifndef NODES_H\n#define NODES_H\n\n"
+            "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n"
             f"{lines}\n\n#endif\n"
         )
 
