@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from byoc.console import print_errors
 from byoc.errors import InputError
 from byoc.support import find_user_folder, open_workspace, replace_path
 from byoc.support.cache import Cache, CacheEntry, open_cache, open_user_cache
@@ -40,6 +41,7 @@ from byoc.support.cache import Cache, CacheEntry, open_cache, open_user_cache
 KIND = "command"
 """What stands for a codegen in the facts of these entries, as `byoc cache` lists them."""
 
+_TAKEN = "the same command on the same files: its outcome is taken from the cache (--no-cache runs it)"
 _VERB = "partition"
 _PLANNER = "byoc.stages"  # which whoever reads models and rule files imports
 _WITHOUT = ("--no-cache", "--measure", "--print-after", "--help")  # whose runs are not repeated
@@ -428,6 +430,7 @@ def take_outcome(cache: Cache, key: str) -> bool:
     except OSError:
         return False  # the run says what is wrong with the place
     sys.stdout.write(_mark_verdicts(facts["printed"]))
+    print_errors([_TAKEN])
     return True
 
 

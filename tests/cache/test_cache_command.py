@@ -36,6 +36,7 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.was_taken = False
         self.words = ["partition", "model.onnx", "--rules", "mine.yaml", "-o", "m.byoc"]
         self.environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         self.environment |= {f"XDG_{name}_HOME": str(folder / name) for name in ("CONFIG", "DATA")}
@@ -52,6 +53,7 @@ class Commands:
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, ran.stderr
+        self.was_taken = "its outcome is taken from the cache" in ran.stderr
         return ran.stdout
 
     def would_run(self, *more: str) -> bool:
@@ -135,9 +137,11 @@ def _damage(folder: Path) -> None:
 
 def test_the_second_run_says_and_writes_the_same(commands: Commands) -> None:
     first = commands.run()
+    assert not commands.was_taken
     bundle = files(commands.folder / "m.byoc")
     assert not commands.would_run()
     assert commands.run() == first
+    assert commands.was_taken
     for path in sorted((commands.folder / "m.byoc").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (commands.folder / "m.byoc").rmdir()

@@ -1,9 +1,12 @@
-"""ONNX's node tests as programs in C: `python tests/onnx_suite/c_programs.py [JOBS] [NAME...]`.
+"""ONNX's node tests in C: `python tests/onnx_suite/c_programs.py [--alone] [JOBS] [NAME...]`.
 
 Each case is exported, compiled, and run on the inputs of the test; what it makes is compared with the
-outputs that the standard expects. Prints every case that is not right, and how many are.
+outputs that the standard expects. Prints every case that is not right, and how many are. With `--alone`
+emx-onnx-cgen translates each case as its users call it, without byoc.
 """
 
+import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -141,16 +144,17 @@ def try_case(case: Case, folder: Path) -> ProgramOutcome:
     if obstacle:
         return conclude(LEFT_OUT, obstacle)
     case = store_sizes(case)
+    run = _run_alone if _ALONE else _run
     try:
-        export_c(case.model, output=folder / "out")
+        _translate_alone(case, folder) if _ALONE else export_c(case.model, output=folder / "out")
     except ByocError as error:
         return conclude(REFUSED, error)
     try:
-        library = _build(folder / "out")
+        library = _build_alone(folder) if _ALONE else _build(folder / "out")
     except subprocess.CalledProcessError as error:
         return conclude(BROKEN, error.stderr.decode(errors="replace")[:300])
     for inputs, expected in case.data_sets:
-        made = _run(library, case, inputs, expected)
+        made = run(library, case, inputs, expected)
         for name, value in expected.items():
             problem = _compare(case, np.asarray(value), made[name])
             if problem:
@@ -191,6 +195,58 @@ def _run(library: Path, case: Case, inputs: Any, expected: Any) -> Any:
         for value in case.model.graph.output
     }
     return run_library(library, given, made)
+
+
+# The programs that emx-onnx-cgen makes of a whole model: one function of its inputs and its outputs.
+
+_ALONE = "--alone" in sys.argv
+_FUNCTION = re.compile(r"^void model\((.*)\) \{$", re.MULTILINE)
+
+
+def _translate_alone(case: Case, folder: Path) -> None:
+    """Write `model.c`. Raises ByocError where emx-onnx-cgen refuses the model."""
+    from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - in this mode alone
+
+    try:
+        text = Compiler(CompilerOptions(model_name="model", large_weight_threshold=0)).compile(
+            case.model
+        )
+    except Exception as error:  # it raises KeyError and others besides its own
+        raise ByocError(f"{type(error).__name__}: {error}"[:300]) from None
+    (folder / "model.c").write_text(text, encoding="utf-8")
+
+
+def _build_alone(folder: Path) -> Path:
+    command = [*_COMMAND, "-fPIC", "-shared", "model.c", "-lm", "-o", "model.so"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / "model.so"
+
+
+def _run_alone(library: Path, case: Case, inputs: Any, expected: Any) -> Any:
+    """Run the function in a process of its own, which a fault ends; return its outputs by name."""
+    stored = {tensor.name for tensor in case.model.graph.initializer}
+    given = [np.array(inputs[e.name]) for e in case.model.graph.input if e.name not in stored]
+    made = {
+        value.name: np.zeros_like(np.asarray(expected[value.name])) for value in case.model.graph.output
+    }
+    parameters = _FUNCTION.findall((library.parent / "model.c").read_text(encoding="utf-8"))[-1]
+    if len(parameters.split(", ")) != len(given) + len(made):
+        raise ValueError(f"it has other parameters than inputs and outputs: {parameters[:200]}")
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        arrays = [np.ascontiguousarray(each) for each in (*given, *made.values())]
+        ctypes.CDLL(str(library)).model(*(ctypes.c_void_p(each.ctypes.data) for each in arrays))
+        with os.fdopen(writes, "wb") as pipe:
+            pipe.writelines(each.tobytes() for each in arrays[len(given) :])
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads, "rb") as pipe:
+        for value in made.values():
+            value[...] = np.frombuffer(pipe.read(value.nbytes), value.dtype).reshape(value.shape)
+    if os.waitpid(child, 0)[1]:
+        raise ValueError("its process crashed")
+    return made
 
 
 def _compare(case: Case, expected: Any, made: Any) -> str:
@@ -246,6 +302,7 @@ def format_table(outcomes: Sequence[ProgramOutcome]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run all cases, or those named; print those that are not right, and return the exit code."""
+    arguments = [each for each in arguments if each != "--alone"]
     _collect()
     chosen = [i for i, case in enumerate(_cases) if not arguments[1:] or case.name in arguments[1:]]
     outcomes = []
