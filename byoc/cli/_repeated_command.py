@@ -468,11 +468,14 @@ def take_outcome(cache: Cache, key: str) -> bool:
 def _write_bundle(cache: Cache, output: Path, files: Mapping[str, Any], packed: bool) -> bool:
     """Write a bundle unless it is there as it was; return False where something else is there."""
     if os.path.lexists(output):
-        return (
+        is_same = (
             not output.is_symlink()
             and output.is_file() == packed
             and _is_same_bundle(_list_files(output), files)
         )
+        if is_same:
+            os.utime(output)  # make compares times: a bundle that holds for newer files is as new
+        return is_same
     with open_workspace(output.parent) as workspace:
         fresh = workspace / "new"
         for name, (digest, mode) in files.items():

@@ -153,8 +153,11 @@ def test_the_second_run_says_and_writes_the_same(commands: Commands) -> None:
     assert not commands.was_taken
     bundle = files(commands.folder / "m.byoc")
     assert not commands.would_run()
+    (commands.folder / "model.onnx").touch()
     assert commands.run() == first
     assert commands.was_taken
+    times = [(commands.folder / name).stat().st_mtime_ns for name in ("model.onnx", "m.byoc")]
+    assert times == sorted(times)  # as make compares them
     for path in sorted((commands.folder / "m.byoc").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (commands.folder / "m.byoc").rmdir()
