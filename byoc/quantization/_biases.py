@@ -41,8 +41,7 @@ from byoc.model import (
     is_quantize,
     prepare_model,
 )
-from byoc.quantization._calibrators import measure_channel_means
-from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
+from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes, measure_channel_means
 from byoc.quantization._precision import read_constant, read_dequantized
 from byoc.samples import model_samples
 

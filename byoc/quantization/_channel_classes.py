@@ -1,4 +1,4 @@
-"""Channels of tensors that may have a factor together, without a change of what a network computes.
+"""Channels of tensors: their statistics over samples, and those that may have a factor together.
 
 A convolution absorbs factors of its input and output channels into its weights. Between two convolutions
 stand operators that keep a positive factor of a channel as it is: `relu(x / s) = relu(x) / s`, sums of
@@ -6,19 +6,32 @@ what has one factor, pools, concatenations. Channels that such operators connect
 one factor. A class that reaches anything else, or an input or output of the graph, is fixed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto, numpy_helper
 
-from byoc.model import GraphIndex, find_constant_value, get_stated_attributes, is_onnx
+from byoc import onnxrt
+from byoc.model import (
+    GraphIndex,
+    Model,
+    build_node,
+    copy_without,
+    find_constant_value,
+    get_stated_attributes,
+    is_onnx,
+)
 from byoc.numerics import merge_groups
+from byoc.quantization._calibrators import CHANNELS
 from byoc.quantization._precision import is_depthwise
+from byoc.support import report_step
 
 Integers = NDArray[np.int64]
+Float64Array = NDArray[np.float64]
 _HOMOGENEOUS = frozenset(
     [
         *("Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Resize", "Upsample"),
@@ -337,3 +350,122 @@ def _absorbs_order(index: GraphIndex, number: int, name: str, linear: set[int]) 
         and node.input[0] == name
         and get_stated_attributes(node).get("group", 1) == 1
     )
+
+
+# The statistics of channels over samples.
+
+AXES_ARE_INPUTS = 18  # of ReduceMin, ReduceMax and ReduceMean, from this operator set on
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """Least and greatest value, mean, mean square of each channel of a tensor: `[C]`, float64."""
+
+    low: Float64Array
+    high: Float64Array
+    mean: Float64Array
+    power: Float64Array
+
+    @property
+    def reach(self) -> Float64Array:
+        """The greatest magnitude of each channel, `[C]`."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+
+def measure_channels(
+    model: Model,
+    names: Sequence[str],
+    samples: Iterable[Mapping[str, Any]],
+    title: str,
+    kept: Mapping[str, Sequence[int]] | None = None,
+) -> dict[str, ChannelStatistics]:
+    """Return the statistics of tensors of the main graph over samples; all have more than one axis.
+
+    Channels are along axis 1, or along the axes `kept` of a tensor, in the order of its elements. The
+    operator set of the model is 13 or newer. What is not finite in a sample does not count.
+    """
+    axes = {name: (kept or {}).get(name, (CHANNELS,)) for name in names}
+    found = _reduce_channels(model, axes, samples, title, _STATISTICS)
+    return {name: ChannelStatistics(*each) for name, each in found.items()}
+
+
+def measure_channel_means(
+    model: Model, names: Sequence[str], samples: Iterable[Mapping[str, Any]], title: str
+) -> dict[str, Float64Array]:
+    """Return the mean of each channel (axis 1) of tensors over samples, as `measure_channels` does."""
+    axes = dict.fromkeys(names, (CHANNELS,))
+    found = _reduce_channels(model, axes, samples, title, ("mean",))
+    return {name: mean for name, (mean,) in found.items()}
+
+
+_REDUCTIONS = {"low": "ReduceMin", "high": "ReduceMax", "mean": "ReduceMean", "power": "ReduceMean"}
+_MERGED = {"low": "min", "high": "max", "mean": "mean", "power": "mean"}
+_STATISTICS = ("low", "high", "mean", "power")
+
+
+def _reduce_channels(
+    model: Model,
+    axes: Mapping[str, Sequence[int]],
+    samples: Iterable[Mapping[str, Any]],
+    title: str,
+    wanted: Sequence[str],
+) -> dict[str, list[Float64Array]]:
+    """Return the `wanted` statistics of tensors, in that order; channels are along the axes of each."""
+    index = model.index
+    proto = copy_without(model.proto, "output")
+    for number, (name, kept) in enumerate(axes.items()):
+        prefix = f"byoc.channels.{number}"
+        square = f"{prefix}.square"
+        if "power" in wanted:
+            proto.graph.node.append(build_node("Mul", [name, name], [square]))
+        steps = [(_REDUCTIONS[each], square if each == "power" else name) for each in wanted]
+        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix, kept)
+        proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
+    with onnxrt.without_optimizations():
+        session = onnxrt.open_session(proto, model.folder)
+    seen: list[list[Float64Array]] = []
+    for number, sample in enumerate(samples, 1):
+        report_step(f"{title}: sample {number}")
+        found = onnxrt.run_session(session, sample).values()
+        seen.append([np.asarray(value, np.float64).ravel() for value in found])
+    count = len(wanted)
+    return {
+        name: [
+            _merge_samples([one[count * at + i] for one in seen], _MERGED[each])
+            for i, each in enumerate(wanted)
+        ]
+        for at, name in enumerate(axes)
+    }
+
+
+def _merge_samples(values: Sequence[Float64Array], how: str) -> Float64Array:
+    """Return the `min`, `max` or `mean` of what samples gave; 0 for what is finite in none.
+
+    An empty tensor has no least value and no mean, as that of the objects that a detector did not find.
+    """
+    return np.asarray(getattr(np.ma.masked_invalid(np.stack(values)), how)(axis=0).filled(0.0))
+
+
+def add_channel_reductions(
+    proto: ModelProto,
+    steps: Sequence[tuple[str, str]],
+    rank: int,
+    prefix: str,
+    kept: Sequence[int] = (CHANNELS,),
+) -> list[str]:
+    """Add reductions (operator, tensor) to one value a channel, `[C]`; return the names of the results.
+
+    All tensors are of that rank; channels are along the axes `kept`. The model is changed; names of what
+    is added begin with `prefix`.
+    """
+    version = next(each.version for each in proto.opset_import if not each.domain)
+    axes = [axis for axis in range(rank) if axis not in kept]
+    more: dict[str, Any] = {"axes": axes}
+    inputs: list[str] = []
+    if version >= AXES_ARE_INPUTS:
+        more, inputs = {}, [f"{prefix}.axes"]
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), inputs[0]))
+    made = [f"{prefix}.{number}" for number in range(len(steps))]
+    for (operator, tensor), name in zip(steps, made, strict=True):
+        proto.graph.node.append(build_node(operator, [tensor, *inputs], [name], keepdims=0, **more))
+    return made

@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
 from byoc.model import EditableGraph, Model, build_node, copy_without, prepare_model, set_attribute
-from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS, ChannelStatistics, measure_channels
-from byoc.quantization._channel_classes import ChannelChain, find_chains
+from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS
+from byoc.quantization._channel_classes import (
+    ChannelChain,
+    ChannelStatistics,
+    find_chains,
+    measure_channels,
+)
 from byoc.quantization._precision import read_constant
 from byoc.samples import model_samples
 

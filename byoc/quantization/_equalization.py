@@ -32,20 +32,14 @@ from byoc.model import (
 )
 from byoc.numerics import merge_groups
 from byoc.quantization._accuracy_measures import SampleValues
-from byoc.quantization._calibrators import (
-    EIGHT_BIT_STEPS,
-    EIGHT_BITS,
-    ChannelStatistics,
-    GivenQuantization,
-    Range,
-    Ranges,
-    measure_channels,
-)
+from byoc.quantization._calibrators import EIGHT_BIT_STEPS, EIGHT_BITS, GivenQuantization, Range, Ranges
 from byoc.quantization._channel_classes import (
     ChannelClasses,
+    ChannelStatistics,
     LinearChannels,
     find_channel_classes,
     list_linear_nodes,
+    measure_channels,
 )
 from byoc.quantization._precision import read_constant
 

@@ -33,8 +33,9 @@ from byoc.model import (
     set_metadata,
 )
 from byoc.numerics import merge_groups
-from byoc.quantization._calibrators import EIGHT_BIT_STEPS, ChannelStatistics, measure_channels
+from byoc.quantization._calibrators import EIGHT_BIT_STEPS
 from byoc.quantization._candidates import FLOAT_KEY
+from byoc.quantization._channel_classes import ChannelStatistics, measure_channels
 from byoc.quantization._feature_labels import Absorber, Features, Product, find_features
 from byoc.quantization._precision import read_constant
 

@@ -35,7 +35,8 @@ from byoc.model import (
 from byoc.passes import FoldBatchNormalization, FoldScales, clean_model
 from byoc.patterns import Match, find_matches, parse_pattern
 from byoc.quantization._accuracy_measures import find_logits
-from byoc.quantization._calibrators import AXES_ARE_INPUTS, CHANNELS, add_channel_reductions
+from byoc.quantization._calibrators import CHANNELS
+from byoc.quantization._channel_classes import AXES_ARE_INPUTS, add_channel_reductions
 from byoc.quantization._equalization import has_fixed_range
 from byoc.quantization._precision import WEIGHTED, is_depthwise
 from byoc.rules import read_library

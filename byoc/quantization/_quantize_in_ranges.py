@@ -16,8 +16,9 @@ from byoc.passes import find_twins
 from byoc.patterns import Match, find_matches
 from byoc.quantization._accuracy_measures import run_with_logits
 from byoc.quantization._calibration_file import read_ranges
-from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS, Range, Ranges, measure_channels
+from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS, Range, Ranges
 from byoc.quantization._candidates import FINER_KEY
+from byoc.quantization._channel_classes import measure_channels
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats

@@ -267,7 +267,7 @@ class Preprocessing:
                 )
 
 
-NO_PREPROCESSING = Preprocessing()
+NO_PREPROCESSING: Preprocessing = Preprocessing()
 """Pixels divided by 255."""
 
 

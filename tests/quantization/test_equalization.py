@@ -15,8 +15,7 @@ from onnx.helper import get_node_attr_value, make_node
 from quantizing import OPS, built, quantize, ranges, samples, snr, target, values, weights
 
 from byoc.model import Model
-from byoc.quantization._calibrators import measure_channels
-from byoc.quantization._channel_classes import find_channel_classes
+from byoc.quantization._channel_classes import find_channel_classes, measure_channels
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._equalization import equalize
 from byoc.quantization._quantize_in_ranges import DataQuantizer
