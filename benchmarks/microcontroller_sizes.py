@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import onnx
-from onnx import TensorProto, helper
 
 from byoc.standalone import ExportedProgram, export_c, verify_program
 
@@ -74,14 +73,7 @@ def make_mobilenet() -> onnx.ModelProto:
         writer.add_convolution(1, (3, 3), inputs, group=inputs, strides=[stride] * 2, pads=pads)
         writer.add_convolution(inputs, (1, 1), channels)
         inputs = channels
-    writer.add("GlobalAveragePool")
-    writer.add("Flatten")
-    writer.add("Gemm", (CLASSES, inputs), (CLASSES,), transB=1)
-    writer.add("Softmax", axis=-1)
-    graph = writer.graph
-    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 96, 96]))
-    graph.output.append(helper.make_tensor_value_info(writer.last, TensorProto.FLOAT, [1, CLASSES]))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return writer.finish(inputs, CLASSES, [1, 3, 96, 96])
 
 
 def call(*command: str, folder: Path) -> str:

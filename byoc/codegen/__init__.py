@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
     from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
-    from byoc.codegen._compiler_answers import Trial as Trial
+    from byoc.codegen._compiler_answers import RegionTrial as RegionTrial
     from byoc.codegen._compiler_identity import CodegenDescription as CodegenDescription
     from byoc.codegen._emx_definitions import Emitters as Emitters
     from byoc.codegen._emx_definitions import SingleNode as SingleNode

@@ -250,8 +250,8 @@ _MAX_BATCH_BYTES = 1 << 28  # of the models of one call: a protobuf holds at mos
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What became of a region that was compiled and run: its problem, and whether it will come again."""
+class RegionTrial:
+    """The outcome of compiling and running a region: its problem, or "", and whether that lasts."""
 
     problem: str = ""
     lasting: bool = True
@@ -288,8 +288,8 @@ class CompilerAnswers:
                 self._add("legality", regions[number], found[number])
         return [Verdict((reason,) if reason else (), own_cpu) for reason, own_cpu in found]
 
-    def find_trial(self, region: Region, try_region: Callable[[Region], Trial]) -> str:
-        """Return what a trial of a region found, empty where it is right; what lasts is kept."""
+    def find_trial(self, region: Region, try_region: Callable[[Region], RegionTrial]) -> str:
+        """Return the problem of a region that is tried, "" where there is none; kept if it lasts."""
         found = self._find("trial", region)
         if found is None:
             made = try_region(region)

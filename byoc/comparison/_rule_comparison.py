@@ -20,7 +20,6 @@ from byoc.comparison._comparison_options import SimplifyOptions
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.model import GraphIndex, Model, find_boundary, get_node_name, is_qdq_node
 from byoc.passes import PassEffect, load_pass
-from byoc.patterns import ANY_OPERATOR
 from byoc.pipeline import make_plan
 from byoc.planning import load_units
 from byoc.reporting import make_report
@@ -30,12 +29,9 @@ from byoc.stages import AskedUnit, find_distinct_units, load_settings, rewrite_m
 from byoc.stages.options import PlanOptions
 from byoc.support import check_output, check_type, report_step, take_keywords, write_atomically
 from byoc.verification import (
-    DEFAULT_THRESHOLDS,
     NotVerified,
-    SpecialScope,
-    compare_alone,
+    compare_unit,
     compile_and_load,
-    heed_contract,
 )
 from byoc.zoo import Source, load_model, name_source
 
@@ -309,9 +305,7 @@ def _run(
 
     try:
         run = compile_and_load(compiler, region)
-        thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
-        scope = SpecialScope(target.arithmetic, find_ends)
-        error, notes = compare_alone(region, run, thresholds, scope)
+        error, notes = compare_unit(region, run, target.arithmetic, find_ends)
     except InputError as failure:
         return "not run", str(failure)
     if error.sample == "none":
@@ -323,15 +317,10 @@ def _run(
 
 def _accept_everything(target: Target) -> Target:
     """Return a target that takes any operator, quantized as well where the target has such rules."""
-    first = target.rules.ops[0]
-    rule = type(first).model_validate({"op": ANY_OPERATOR, "dtype": "any"})
-    rules = [rule]
-    if target.has_quantized_rules:
-        rules.append(rule.model_copy(update={"quantized": True}))
     # The scheme is of the rules: what it does not allow is asked about as well.
     scheme = dict.fromkeys(("activations", "weights", "bias", "scales", "same_scale"))
     quantization = target.rules.quantization.model_copy(update=scheme)
-    changed = {"ops": tuple(rules), "composites": (), "quantization": quantization}
+    changed = {"ops": target.unlimited_rules, "composites": (), "quantization": quantization}
     return replace(target, rules=target.rules.model_copy(update=changed))
 
 

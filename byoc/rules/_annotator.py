@@ -445,8 +445,10 @@ class Annotator:
 
     def _find_asked_rules(self, number: int) -> Sequence[_LocatedRule]:
         """Return the rules for what is asked of the compiler: it is not asked about bodies."""
-        asks = self.index.outer is None and number not in self.index.bodies
-        rules = self.target.asked_rules if asks and not is_qdq_node(self.index.nodes[number]) else ()
+        is_plain = number not in self.index.bodies and not is_qdq_node(self.index.nodes[number])
+        if not (self.target.asks_beyond and self.index.outer is None and is_plain):
+            return ()
+        rules = self.target.unlimited_rules
         return [_LocatedRule(ASKED_RULE, rule, (ASKED_RULE, rule.dtype or ())) for rule in rules]
 
     def _find_bar(self, number: int) -> Objection | None:

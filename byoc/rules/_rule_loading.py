@@ -184,11 +184,10 @@ class Target:
         return any(rule.quantized for rule in self.rules.ops)
 
     @cached_property
-    def asked_rules(self) -> tuple[OpRule, ...]:
-        """The rules for nodes that no other rule takes: any operator, if the compiler is asked of it."""
+    def unlimited_rules(self) -> tuple[OpRule, ...]:
+        """Rules that take any operator in any type, quantized as well where the file has such rules."""
         forms = (False, *([True] if self.has_quantized_rules else ()))
-        rules = (OpRule(op=(ANY_OPERATOR,), dtype=(ANY_DTYPE,), quantized=form) for form in forms)
-        return tuple(rules) if self.asks_beyond else ()
+        return tuple(OpRule(op=(ANY_OPERATOR,), dtype=(ANY_DTYPE,), quantized=form) for form in forms)
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:

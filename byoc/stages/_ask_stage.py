@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from byoc import bundle, codegen
+from byoc import bundle
 from byoc.codegen import (
     CodegenFailedError,
     Codegens,
+    CompileError,
     CompilerAnswers,
     Executable,
-    Trial,
+    Isolation,
+    Oracle,
+    RegionTrial,
     can_estimate,
     limit_trial,
 )
@@ -37,7 +40,7 @@ from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
 from byoc.stages._state import Grouped
 from byoc.support import report_each, report_step
-from byoc.verification import DEFAULT_THRESHOLDS, SpecialScope, compare_alone, heed_contract
+from byoc.verification import compare_unit
 
 if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
@@ -69,6 +72,12 @@ class CodegenAnswers:
     seconds: Mapping[str, Mapping[TaskKey, float]] = field(default_factory=dict)
     own_cpu: Mapping[str, frozenset[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def add(self, target: Target, refused: Mapping[str, str], *notes: str) -> CodegenAnswers:
+        """Return the answers with more nodes that are refused for a target, and with more notes."""
+        of_target = {**self.refused.get(target.name, {}), **refused}
+        everyone = {**self.refused, target.name: of_target}
+        return replace(self, refused=everyone, notes=(*self.notes, *notes))
 
     def heed(self, settings: PlanSettings) -> PlanSettings:
         """Return settings with which what is refused is not placed, at the seconds that were told."""
@@ -112,23 +121,54 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
     runs = questions in {"numbers", "everything"}
     for device, target in enumerate(settings.targets):
         compiler = compilers[target.name]
-        answers = codegen.CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
+        answers = CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
         wanted = settings.devices[device].wants.compute
         asked = list(find_distinct_units(index, units, device, wanted, by_values=runs))
         with TemporaryDirectory(prefix="byoc-") as folder:
             regions = write_units(model, index, target, asked, Path(folder)) if asked else []
+            inquiry = _Inquiry(index, target, compiler, answers, tuple(zip(asked, regions, strict=True)))
             if runs:
-                found = _try_units(found, index, target, answers, asked, regions, compiler)
-                found = _refuse_unasked(found, index, units, device, target, asked)
-                refused = found.refused[target.name]
-                kept = [n for n, each in enumerate(asked) if not _is_refused(index, refused, each)]
-                asked, regions = [asked[n] for n in kept], [regions[n] for n in kept]
+                found = _try_units(found, inquiry)
+                found = _refuse_unasked(found, inquiry, units, device)
+                inquiry = inquiry.without(found.refused[target.name])
             if questions != "costs":
-                found = _ask_legality(found, index, target, answers, asked, regions, settings.host)
+                found = _ask_legality(found, inquiry, settings.host)
             if questions in {"costs", "both"}:
-                launch = price_launch(settings.costs[device]).seconds
-                found = _ask_costs(found, index, target, answers, asked, regions, launch, compiler)
+                found = _ask_costs(found, inquiry, price_launch(settings.costs[device]).seconds)
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Inquiry:
+    """The units that a target's codegen is asked about, each with the region that it is written as."""
+
+    index: GraphIndex
+    target: Target
+    compiler: RegionCompiler
+    answers: CompilerAnswers
+    asked: tuple[tuple[AskedUnit, Region], ...]
+
+    @property
+    def codegen(self) -> str:
+        """The name of the codegen."""
+        return self.compiler.codegen.name
+
+    @property
+    def count(self) -> int:
+        """The number of units, alike ones each by itself."""
+        return sum(len(each.nodes) for each, _ in self.asked)
+
+    def without(self, refused: Mapping[str, str]) -> _Inquiry:
+        """Return the inquiry about the units that are not refused, by names and outputs of nodes."""
+        outputs = self.index.node_outputs
+        kept = (pair for pair in self.asked if refused.keys().isdisjoint(outputs[pair[0].unit.nodes[0]]))
+        return replace(self, asked=tuple(kept))
+
+    def name_refused(self, units: Sequence[tuple[int, ...]], why: str) -> dict[str, str]:
+        """Return why units are refused, by the name and the outputs of the first node of each."""
+        names, outputs = name_nodes(self.index, ""), self.index.node_outputs
+        known = [(names.get(nodes[0]), *outputs[nodes[0]]) for nodes in units]
+        return dict.fromkeys(filter(None, (name for each in known for name in each)), why)
 
 
 def find_distinct_units(
@@ -201,175 +241,128 @@ def write_planned(
     return bundle.write_regions(folder, proto, planned, converted.values, converted.origins)
 
 
-def _try_units(  # noqa: PLR0913, PLR0917 - as above
-    found: CodegenAnswers,
-    index: GraphIndex,
-    target: Target,
-    answers: codegen.CompilerAnswers,
-    asked: Sequence[AskedUnit],
-    regions: Sequence[Region],
-    compiler: RegionCompiler,
-) -> CodegenAnswers:
+def _try_units(found: CodegenAnswers, inquiry: _Inquiry) -> CodegenAnswers:
     """Return the answers with what a target's compiler does not take alone, or computes otherwise.
 
     Raises InputError where nothing that it compiles runs here.
     """
-    name = answers.codegen.name
-    if asked and not isinstance(answers.codegen, Executable):
+    name, target = inquiry.codegen, inquiry.target
+    if inquiry.asked and not isinstance(inquiry.compiler.codegen, Executable):
         raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
     refused: dict[str, str] = {}
     count = 0
-    pairs = list(zip(asked, regions, strict=True))
-    for each, region in report_each(pairs, lambda pair: f"try {pair[0].task.op} alone"):
+    for each, region in report_each(inquiry.asked, lambda pair: f"try {pair[0].task.op} alone"):
         with limit_trial():
-            why = answers.find_trial(region, partial(_try_region, compiler, target))
+            why = inquiry.answers.find_trial(region, partial(_try_region, inquiry.compiler, target))
         if why:
             count += len(each.nodes)
-            refused |= _name_refused(index, each.nodes, f"codegen {name} {why}")
-    total = sum(len(each.nodes) for each in asked)
+            refused |= inquiry.name_refused(each.nodes, f"codegen {name} {why}")
     note = (
-        f"codegen {name} was tried on {total} units of {target.name}, {len(asked)} kinds, each compiled "
-        f"and run alone: {count} are refused or computed otherwise"
+        f"codegen {name} was tried on {inquiry.count} units of {target.name}, {len(inquiry.asked)} "
+        f"kinds, each compiled and run alone: {count} are refused or computed otherwise"
     )
-    return replace(found, refused={**found.refused, target.name: refused}, notes=(*found.notes, note))
+    return found.add(target, refused, note)
 
 
-def _try_region(compiler: RegionCompiler, target: Target, region: Region) -> Trial:
+def _try_region(compiler: RegionCompiler, target: Target, region: Region) -> RegionTrial:
     """Compile a region, run it on made and on special values, and compare it with its ONNX.
 
-    Raises InputError where it does not run on this machine.
+    The answer is kept for other graphs, so that integers reach the ends of their types. Raises
+    InputError where it does not run on this machine.
     """
     name = compiler.codegen.name
     assert isinstance(compiler.codegen, Executable)
     try:
         artifact = compile_alone(compiler, region)
     except CodegenFailedError as error:
-        return Trial(f"fails to compile it: {error}", lasting=False)
-    except codegen.CompileError as error:
-        return Trial(f"refuses it: {error}", error.lasting)
+        return RegionTrial(f"fails to compile it: {error}", lasting=False)
+    except CompileError as error:
+        return RegionTrial(f"refuses it: {error}", error.lasting)
     try:
         run = load_executor(compiler.codegen, name, region, artifact)
-        thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
-        scope = SpecialScope(target.arithmetic, lambda *_: (-inf, inf))
-        compared, _ = compare_alone(region, run, thresholds, scope)
+        compared, _ = compare_unit(region, run, target.arithmetic, lambda *_: (-inf, inf))
     except (MissingRuntimeError, RegionNotHereError) as failure:
         raise InputError(f"codegen {name} cannot be tried here: {failure}") from failure
     except InputError as failure:
-        return Trial(f"does not run it: {failure}", lasting=False)
+        return RegionTrial(f"does not run it: {failure}", lasting=False)
     if compared.sample == "none":
-        return Trial("cannot be held to it: plain onnxruntime runs it on no values made for it alone")
-    return Trial("" if compared.within else f"computes it otherwise: {compared.description}")
+        return RegionTrial(
+            "cannot be held to it: plain onnxruntime runs it on no values made for it alone"
+        )
+    return RegionTrial("" if compared.within else f"computes it otherwise: {compared.description}")
 
 
-def _refuse_unasked(  # noqa: PLR0913, PLR0917 - as above
-    found: CodegenAnswers,
-    index: GraphIndex,
-    units: GraphUnits,
-    device: int,
-    target: Target,
-    asked: Sequence[AskedUnit],
+def _refuse_unasked(
+    found: CodegenAnswers, inquiry: _Inquiry, units: GraphUnits, device: int
 ) -> CodegenAnswers:
     """Return the answers in which no unit is taken that no rule takes and nobody was asked of."""
-    known = {nodes for each in asked for nodes in each.nodes}
+    known = {nodes for each, _ in inquiry.asked for nodes in each.nodes}
     lone = [
         part.nodes
         for unit in units.units
         for part in unit.on_device[device]
         if ASKED_RULE in part.rules and part.nodes not in known
     ]
-    unasked = _name_refused(index, lone, "no rule takes it, and its compiler cannot be asked")
-    refused = {**found.refused[target.name], **unasked}
-    return replace(found, refused={**found.refused, target.name: refused})
+    why = "no rule takes it, and its compiler cannot be asked"
+    return found.add(inquiry.target, inquiry.name_refused(lone, why))
 
 
-def _name_refused(index: GraphIndex, units: Sequence[tuple[int, ...]], why: str) -> dict[str, str]:
-    """Return why units are refused, by the name and the outputs of the first node of each."""
-    names = name_nodes(index, "")
-    known = [(names.get(nodes[0]), *index.node_outputs[nodes[0]]) for nodes in units]
-    return dict.fromkeys(filter(None, (name for each in known for name in each)), why)
-
-
-def _is_refused(index: GraphIndex, refused: Mapping[str, str], asked: AskedUnit) -> bool:
-    return any(name in refused for name in index.node_outputs[asked.unit.nodes[0]])
-
-
-def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
-    found: CodegenAnswers,
-    index: GraphIndex,
-    target: Target,
-    answers: codegen.CompilerAnswers,
-    asked: Sequence[AskedUnit],
-    regions: Sequence[Region],
-    host: CostModel,
-) -> CodegenAnswers:
+def _ask_legality(found: CodegenAnswers, inquiry: _Inquiry, host: CostModel) -> CodegenAnswers:
     """Return the answers with what a target's compiler refuses, and what it leaves to its own CPU.
 
     A unit that a CPU of the device's own computes takes what the host takes for it, since the target's
     cost model is of its accelerator; what the codegen says of costs comes after this.
     """
-    name = answers.codegen.name
-    if not isinstance(answers.codegen, codegen.Oracle):
+    name, target, index = inquiry.codegen, inquiry.target, inquiry.index
+    if not isinstance(inquiry.compiler.codegen, Oracle):
         note = f"codegen {name} cannot be asked which nodes it takes: it has no `check`"
-        return replace(found, notes=(*found.notes, note))
+        return found.add(target, {}, note)
     refused: dict[str, str] = {}
     on_own_cpu: dict[TaskKey, float] = {}
     on_cpu_nodes: set[str] = set()
     operators: Counter[str] = Counter()
     count = 0
-    for each, verdict in zip(asked, answers.find_verdicts(regions), strict=True):
+    verdicts = inquiry.answers.find_verdicts([region for _, region in inquiry.asked])
+    for (each, _), verdict in zip(inquiry.asked, verdicts, strict=True):
         if verdict.own_cpu:
             operators[each.task.op] += len(each.nodes)
             on_own_cpu[each.task.key] = price_task(host, each.task)[0].seconds
             on_cpu_nodes.update(index.node_outputs[node][0] for unit in each.nodes for node in unit)
         if not verdict:
             count += len(each.nodes)
-            refused |= _name_refused(index, each.nodes, f"codegen {name} refuses it: {verdict}")
-    total = sum(len(each.nodes) for each in asked)
-    note = f"codegen {name} was asked about {total} units of {target.name}, and refuses {count}"
+            refused |= inquiry.name_refused(each.nodes, f"codegen {name} refuses it: {verdict}")
+    note = f"codegen {name} was asked about {inquiry.count} units of {target.name}, and refuses {count}"
     if operators:
         named = ", ".join(operators)
         note += f"; the device's own CPU computes {operators.total()} ({named}), priced as on the host"
-    refused = {**found.refused.get(target.name, {}), **refused}
     return replace(
-        found,
-        refused={**found.refused, target.name: refused},
+        found.add(target, refused, note),
         seconds={**found.seconds, target.name: on_own_cpu},
         own_cpu={**found.own_cpu, target.name: frozenset(on_cpu_nodes)},
-        notes=(*found.notes, note),
     )
 
 
-def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
-    found: CodegenAnswers,
-    index: GraphIndex,
-    target: Target,
-    answers: codegen.CompilerAnswers,
-    asked: Sequence[AskedUnit],
-    regions: Sequence[Region],
-    launch: float,
-    compiler: RegionCompiler,
-) -> CodegenAnswers:
+def _ask_costs(found: CodegenAnswers, inquiry: _Inquiry, launch: float) -> CodegenAnswers:
     """Return the answers with the seconds of a target's units, without those of a launch."""
-    name = answers.codegen.name
-    if not answers.has_seconds:
+    name, target = inquiry.codegen, inquiry.target
+    if not inquiry.answers.has_seconds:
         note = f"codegen {name} cannot be asked what units cost: it has no `estimate` and no `cost`"
-        return replace(found, notes=(*found.notes, note))
-    refused = found.refused.get(target.name, {})
+        return found.add(target, {}, note)
     seconds: dict[TaskKey, float] = {}
     failures: list[str] = []
-    for each, region in zip(asked, regions, strict=True):
-        if each.task.view or not each.task.sized or _is_refused(index, refused, each):
+    for each, region in inquiry.without(found.refused.get(target.name, {})).asked:
+        if each.task.view or not each.task.sized:
             continue
         try:
-            told = answers.find_seconds(region, partial(compile_alone, compiler))
-        except codegen.CodegenFailedError as error:
+            told = inquiry.answers.find_seconds(region, partial(compile_alone, inquiry.compiler))
+        except CodegenFailedError as error:
             failures.append(f"codegen {name} failed to say what {each.task} costs: {error}")
             continue
         if told is not None:
             seconds[each.task.key] = max(told - launch, 0.0)
     note = f"codegen {name} gave the seconds of {len(seconds)} kinds of units of {target.name}"
     everyone = {**found.seconds, target.name: {**found.seconds.get(target.name, {}), **seconds}}
-    return replace(found, seconds=everyone, notes=(*found.notes, note, *failures[:1]))
+    return replace(found.add(target, {}, note, *failures[:1]), seconds=everyone)
 
 
 def compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
@@ -379,7 +372,7 @@ def compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
         return known[region.name]
     try:
         made = compiler.compile(region)
-    except codegen.CompileError as error:
+    except CompileError as error:
         compiler.cache.add_refusal((region,), error)
         raise
     compiler.cache.add((region,), {region.name: made})
@@ -405,7 +398,7 @@ class Ask:
                 settings.targets, options.codegen, "codegen", lambda target: target.rules.codegen
             )
             cache = options.open_cache()
-            with closing(Codegens(options.isolation or codegen.Isolation())) as codegens:
+            with closing(Codegens(options.isolation or Isolation())) as codegens:
                 given = options.codegen_options or {}
                 compilers = bundle.load_compilers(settings.targets, names, given, codegens, cache)
                 units = state.units[id(state.index)]

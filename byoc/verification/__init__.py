@@ -9,10 +9,9 @@ if TYPE_CHECKING:
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
     from byoc.verification._bundle_comparison import VerificationModels, find_added_errors
     from byoc.verification._bundle_runs import (
-        SpecialScope,
-        compare_alone,
         compare_models,
         compare_regions,
+        compare_unit,
         record_region_inputs,
     )
     from byoc.verification._bundle_verification import (

@@ -75,6 +75,7 @@ from byoc.verification._region_verification import (
     RecordedRuns,
     compare_recorded,
     find_outer_names,
+    heed_contract,
     worst_errors,
 )
 from byoc.verification._rounding_noise import expose_tensors
@@ -267,6 +268,17 @@ def compare_alone(
             return RegionError(region.name, problem=f"does not run: {error}", sample="made"), ()
         break
     return compare_under_contract(region, run, recorded, thresholds, special, "made", check_layers)
+
+
+def compare_unit(
+    region: Region, run: Executor, arithmetic: ArithmeticContract, find_ends: Ends
+) -> tuple[RegionError, tuple[str, ...]]:
+    """Compare a region as `compare_alone` does, by the usual thresholds and a target's `arithmetic`.
+
+    `find_ends` gives the least and the greatest value that an input has, of its name and a sample.
+    """
+    thresholds = heed_contract(arithmetic, DEFAULT_THRESHOLDS, region)
+    return compare_alone(region, run, thresholds, SpecialScope(arithmetic, find_ends))
 
 
 def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:

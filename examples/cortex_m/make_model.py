@@ -48,6 +48,17 @@ class NetworkWriter:
         self.add("Conv", (channels, inputs, *kernel), (channels,), **attributes)
         self.add("Relu")
 
+    def finish(self, inputs: int, classes: int, shape: list[int]) -> onnx.ModelProto:
+        """Add a classifier of `inputs` channels; return the model, whose input has the shape."""
+        self.add("GlobalAveragePool")
+        self.add("Flatten")
+        self.add("Gemm", (classes, inputs), (classes,), transB=1)
+        self.add("Softmax", axis=-1)
+        self.graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
+        made = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, [1, classes])
+        self.graph.output.append(made)
+        return helper.make_model(self.graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
 
 def make_model() -> onnx.ModelProto:
     """Return the network."""
@@ -56,14 +67,7 @@ def make_model() -> onnx.ModelProto:
     for _ in range(4):
         writer.add_convolution(1, (3, 3), group=CHANNELS, pads=[1, 1, 1, 1])
         writer.add_convolution(CHANNELS, (1, 1))
-    writer.add("GlobalAveragePool")
-    writer.add("Flatten")
-    writer.add("Gemm", (WORDS, CHANNELS), (WORDS,), transB=1)
-    writer.add("Softmax", axis=-1)
-    graph = writer.graph
-    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 49, 10]))
-    graph.output.append(helper.make_tensor_value_info(writer.last, TensorProto.FLOAT, [1, WORDS]))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return writer.finish(CHANNELS, WORDS, [1, 1, 49, 10])
 
 
 class RandomSpeech(CalibrationDataReader):
