@@ -28,7 +28,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,7 +40,7 @@ from byoc.support import find_user_folder, open_workspace, remove_leftovers, rep
 from byoc.support.cache import Cache, CacheEntry, open_cache, open_user_cache
 
 KIND = "command"
-"""What stands for a codegen in the facts of these entries, as `byoc cache` lists them."""
+"""The name of these entries where others name their codegen, as `byoc cache` lists them."""
 
 _TAKEN = "the same command on the same files: its outcome is taken from the cache (--no-cache runs it)"
 _VERB = "partition"
@@ -74,7 +74,7 @@ def repeating(arguments: Sequence[str]) -> Iterator[bool]:
     if take_outcome(cache, key):
         yield True
         return
-    watch = _Watch()
+    watch = _CommandWatch()
     try:
         with watch.noting():
             yield False
@@ -142,7 +142,7 @@ def _describe_processors() -> list[str]:
     return [str(usable), *sorted({line for line in lines if line.startswith(kept)})]
 
 
-class _Watch:
+class _CommandWatch:
     """Notes what this process reads, writes and prints."""
 
     def __init__(self) -> None:
@@ -153,7 +153,8 @@ class _Watch:
         self.searched: set[str] = set()  # for modules and distributions
         self.written: set[str] = set()
         self.foreign: set[str] = set()
-        self.printed: list[list[str]] = []
+        self.printed: list[str] = []
+        self.put_at: dict[str, int] = {}  # numbers of files and folders, by the paths they were put at
         self.complained = False
         self._active = False
 
@@ -164,7 +165,7 @@ class _Watch:
         sys.addaudithook(self._hear)
         try:
             with (
-                _hearing(sys.stdout, lambda text: self.printed.append([text])),
+                _hearing(sys.stdout, self.printed.append),
                 _hearing(sys.stderr, self._hear_error),
             ):
                 yield
@@ -187,6 +188,9 @@ class _Watch:
             if asking != _LEFTOVERS:
                 imports = "importlib" in asking
                 _note(self.searched if imports else self.listed, "." if given[0] is None else given[0])
+        elif event == "byoc.replaced":
+            path, number = given
+            self.put_at[os.path.abspath(path)] = number  # noqa: PTH100 - as in `_note`
         elif event == "byoc.looked_for":
             _note(self.looked_for, given[0])
         elif event == "os.rename":
@@ -220,15 +224,17 @@ def _hearing(stream: TextIO, hear: Callable[[str], object]) -> Iterator[None]:
 
 @dataclass
 class _Inputs:
-    """The inputs of an outcome: SHA-256 of files by path, of names in folders, marks of code."""
+    """The inputs of an outcome: SHA-256 of files, of names in folders, marks of code, by path.
+
+    Of the folders `searched` for modules and distributions only names count that these can have.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
     code: dict[str, list[int]] = field(default_factory=dict)
-
     searched: dict[str, str] = field(default_factory=dict)
 
-    def is_unchanged(self, own: Iterable[str]) -> bool:
+    def is_unchanged(self, own: Collection[str]) -> bool:
         """Return whether all is as it was but for a run's `own` places; what is cheap comes first."""
         return (
             all(_mark_code(path) == mark for path, mark in self.code.items())
@@ -251,7 +257,7 @@ def _hash_file(path: str) -> str:
         return "folder" if Path(path).is_dir() else ""
 
 
-def _hash_names(path: str, own: Iterable[str], endings: Sequence[str] = ()) -> str:
+def _hash_names(path: str, own: Collection[str], endings: Sequence[str] = ()) -> str:
     """Return the SHA-256 of the names in a folder, but for what Python and this program put there.
 
     `own` are the paths of the bundle and of the cache; with `endings` only names that have one count.
@@ -276,15 +282,23 @@ def _mark_code(path: str) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _keep_quietly(cache: Cache, key: str, watch: _Watch, arguments: Sequence[str]) -> None:
+def _keep_quietly(cache: Cache, key: str, watch: _CommandWatch, arguments: Sequence[str]) -> None:
     """Keep an outcome; where that is not possible, the next run does its work again."""
     output = _find_output(arguments)
     if watch.complained or watch.foreign or output is None:
         return
     with suppress(OSError, InputError):
         inputs = _list_inputs(watch, arguments, output, cache)
-        if inputs is not None:
-            _keep(cache, key, watch, inputs, output, arguments)
+        facts = None if inputs is None else _store_bundle(cache, output)
+        # Another command may have put its bundle there since: that would be kept for this one.
+        if inputs is None or facts is None or watch.put_at.get(str(output)) != output.stat().st_ino:
+            return
+        stated = {
+            "printed": "".join(watch.printed),
+            "json": _find_value(arguments, "--format") == "json",
+            "inputs": asdict(inputs),
+        }
+        cache.store(key, CacheEntry({**facts, **stated}))
 
 
 def _find_output(arguments: Sequence[str]) -> Path | None:
@@ -294,7 +308,9 @@ def _find_output(arguments: Sequence[str]) -> Path | None:
     return None if output is None or output.is_symlink() or not output.exists() else output
 
 
-def _list_inputs(watch: _Watch, arguments: Sequence[str], output: Path, cache: Cache) -> _Inputs | None:
+def _list_inputs(
+    watch: _CommandWatch, arguments: Sequence[str], output: Path, cache: Cache
+) -> _Inputs | None:
     """Return the inputs of a run; None where they may have changed, or it wrote more files."""
     own, named = _Places(output, cache.folder), set(_list_named(arguments)) - {str(output)}
     if any(path in named and not own.is_of_user(path) for path in watch.written):
@@ -406,28 +422,17 @@ def _is_installed(path: str) -> bool:
     )
 
 
-def _keep(  # noqa: PLR0913, PLR0917 - all that an outcome is
-    cache: Cache, key: str, watch: _Watch, inputs: _Inputs, output: Path, arguments: Sequence[str]
-) -> None:
-    """Store an outcome, and each file of its bundle once, by its content."""
+def _store_bundle(cache: Cache, output: Path) -> dict[str, Any] | None:
+    """Store each file of a bundle once, by its content; return where they are, None for huge ones."""
     files = {}
     for name, path in _list_files(output).items():
         if path.stat().st_size > _MOST_OF_FILE:
-            return
+            return None
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         files[name] = [digest, stat.S_IMODE(path.stat().st_mode)]
         cache.store(_key_of_file(digest), CacheEntry({"codegen": KIND}, (content,)))
-    facts = {
-        "codegen": KIND,
-        "printed": "".join(text for (text,) in watch.printed),
-        "output": str(output),
-        "packed": output.is_file(),
-        "files": files,
-        "json": _find_value(arguments, "--format") == "json",
-        "inputs": asdict(inputs),
-    }
-    cache.store(key, CacheEntry(facts))
+    return {"codegen": KIND, "output": str(output), "packed": output.is_file(), "files": files}
 
 
 def _key_of_file(digest: str) -> str:

@@ -165,6 +165,7 @@ def replace_path(fresh: Path, path: Path) -> None:
     Raises OSError, and leaves the old one.
     """
     sync_tree(fresh)
+    sys.audit("byoc.replaced", path, fresh.stat().st_ino)  # another process may replace it again
     if not (path.is_dir() and fresh.is_dir()):
         fresh.replace(path)
     elif not _exchange_folders(fresh, path):

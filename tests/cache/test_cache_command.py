@@ -28,6 +28,18 @@ from pathlib import Path
 import byoc.cli._main as program
 if Path(sys.argv.pop(1)).exists():
     program._exit_by_fault = lambda run: print("it would run")
+elif Path("another").exists():  # a command that ends now puts its bundle at the same place
+    import shutil
+    end = program._exit_by_fault
+    def end_beside_another(run):
+        try:
+            end(run)
+        finally:
+            shutil.copytree("m.byoc", "other")
+            Path("other/of_another.txt").write_text("another")
+            shutil.rmtree("m.byoc")
+            Path("other").rename("m.byoc")
+    program._exit_by_fault = end_beside_another
 program.run_command_line()
 """
 
@@ -236,6 +248,13 @@ def test_a_model_whose_name_begins_like_json(commands: Commands) -> None:
 def test_what_is_not_kept_runs_again(commands: Commands, more: tuple[str, ...]) -> None:
     commands.run(*more)
     assert commands.would_run(*more)
+
+
+def test_a_bundle_that_another_command_put_there_is_not_kept(commands: Commands) -> None:
+    (commands.folder / "another").touch()
+    commands.run()
+    assert (commands.folder / "m.byoc/of_another.txt").exists()
+    assert commands.would_run()
 
 
 def test_a_codegen_of_which_nothing_is_kept_runs_again(commands: Commands) -> None:
