@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from byoc import bundle
+from byoc import bundle, runtime, verification
 from byoc.codegen import (
     CodegenFailedError,
     Codegens,
@@ -34,13 +34,11 @@ from byoc.model import find_boundary, is_large, name_nodes
 from byoc.numerics import fit_proportions
 from byoc.planning import PlannedRegion
 from byoc.rules import ASKED_RULE
-from byoc.runtime import RegionNotHereError, load_executor
 from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
 from byoc.stages._state import Grouped
 from byoc.support import report_each, report_step
-from byoc.verification import compare_unit
 
 if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
@@ -279,9 +277,9 @@ def _try_region(compiler: RegionCompiler, target: Target, region: Region) -> Reg
     except CompileError as error:
         return RegionTrial(f"refuses it: {error}", error.lasting)
     try:
-        run = load_executor(compiler.codegen, name, region, artifact)
-        compared, _ = compare_unit(region, run, target.arithmetic, lambda *_: (-inf, inf))
-    except (MissingRuntimeError, RegionNotHereError) as failure:
+        run = runtime.load_executor(compiler.codegen, name, region, artifact)
+        compared, _ = verification.compare_unit(region, run, target.arithmetic, lambda *_: (-inf, inf))
+    except (MissingRuntimeError, runtime.RegionNotHereError) as failure:
         raise InputError(f"codegen {name} cannot be tried here: {failure}") from failure
     except InputError as failure:
         return RegionTrial(f"does not run it: {failure}", lasting=False)
