@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 import byoc
 from byoc import bundle, reporting
+from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
     AllowUnverifiedOption,
     DefaultGroup,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -19,6 +18,7 @@ import byoc.bundle
 import byoc.model
 import byoc.runtime
 from byoc import samples
+from byoc._dataclasses import dataclass, replace
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,

@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from math import sqrt
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.costs import (
     CostFile,
     CostTable,

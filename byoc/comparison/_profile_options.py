@@ -1,10 +1,10 @@
 """The options of `profile`."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
 
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.comparison._measured_costs import Clock, Patience
 from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare, declare_field

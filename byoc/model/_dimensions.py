@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import ModelProto, TensorShapeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._inference._extents import (
     evaluate_dim,

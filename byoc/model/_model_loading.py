@@ -15,7 +15,6 @@ inference run on a skeleton without the weights: their cost does not depend on t
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -33,6 +32,7 @@ from onnx import (
     TypeProto,
 )
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.model._dimensions import NOTHING_OPEN, Dimensions, PlannedSizes, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex

@@ -7,7 +7,6 @@ are inputs of its function; constant nodes are copied into each region that read
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -26,6 +25,7 @@ from onnx import (
     numpy_helper,
 )
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import GraphIndex

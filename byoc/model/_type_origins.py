@@ -4,11 +4,11 @@ Where a shape is not known, nor are most shapes behind it. A user can settle the
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from onnx import NodeProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, list_open_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from byoc import bundle, quantization
+from byoc._dataclasses import dataclass, fields, replace
 from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (

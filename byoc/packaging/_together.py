@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, fields, replace
 from byoc.costs import LATENCY, find_conditions, parse_amount
 from byoc.errors import InputError, suggest_nearest
 from byoc.packaging._package import (

@@ -11,13 +11,13 @@ uniform rounding errors, `step**2 / 12`.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import (
     VIEW_OPERATORS,
     EditableGraph,

@@ -17,13 +17,13 @@ uniform rounding errors, `step**2 / 12`, as in `_equalization`.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     EditableGraph,
     InferenceResult,

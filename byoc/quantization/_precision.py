@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from byoc import quantization, samples
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import GraphIndex, evaluate_constants, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._calibrators import DTYPES

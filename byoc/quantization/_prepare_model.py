@@ -7,7 +7,6 @@ reference implementation and the compilers of the regions know only ONNX's opera
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     MIN_IR,

@@ -1,10 +1,10 @@
 """The matrix products of a model whose weights are quantized, and what else reads these weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
 
+from byoc._dataclasses import dataclass
 from byoc.model import DTYPE_NUMBERS, GraphIndex, get_stated_attributes, is_large, is_onnx
 from byoc.model.schemas import get_schema
 from byoc.quantization._precision import LEAST_BLOCK

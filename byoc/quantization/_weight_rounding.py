@@ -9,7 +9,6 @@ way. Scales stay as they are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     WEIGHT_KEY,
     Model,

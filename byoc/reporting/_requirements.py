@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
+from byoc._dataclasses import dataclass
 from byoc.console import format_count, format_share
 from byoc.errors import InputError, RequirementError
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import byoc.costs
 import byoc.rules
 from byoc import bundle, codegen, passes, planning
+from byoc._dataclasses import KW_ONLY, dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.rules import Target, find_impossible_rules, find_missing_plugins, load_rules, split_generation

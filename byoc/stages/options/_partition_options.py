@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import byoc.placement
 from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
+from byoc._dataclasses import dataclass, fields
 from byoc.errors import InputError
 from byoc.stages.options._plan_options import (
     DEFAULT_STRATEGY,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import byoc.codegen
 import byoc.support.cache
 from byoc import costs, model, samples, verification, zoo
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.support import Flag, Panel, Syntax, declare, declare_field, is_file
 
 # Options as the manifest keeps them: plain JSON, files by their names alone.
