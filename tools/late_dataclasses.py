@@ -1,4 +1,4 @@
-"""For the site, dataclasses of byoc are those of the standard library, the only ones that griffe knows."""
+"""For the site, byoc's dataclasses are those of the standard library, which griffe alone knows."""
 
 from typing import Any
 
