@@ -38,8 +38,8 @@ from byoc.model._graph_parts import (
 )
 from byoc.model._model_loading import Model, prepare_model
 from byoc.model._node_kinds import LabelledNode, add_metadata, copy_nodes
+from byoc.model._open_dims import CertainTypes, find_certain_types
 from byoc.model._tensor_data import DTYPES, add_input, clear_shape, count_bits, rate_knowledge
-from byoc.model._type_origins import CertainTypes, find_certain_types
 from byoc.model._vendor_operators import list_missing_defaults
 from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes, walk_nodes
 from byoc.numerics import sort_topologically

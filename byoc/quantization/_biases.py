@@ -42,7 +42,7 @@ from byoc.model import (
     prepare_model,
 )
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes, measure_channel_means
-from byoc.quantization._precision import read_constant, read_dequantized
+from byoc.quantization._weights import read_constant, read_dequantized
 from byoc.samples import model_samples
 
 Float64Array = NDArray[np.float64]

@@ -34,7 +34,7 @@ from byoc.patterns import (
     group_matches,
 )
 from byoc.quantization._calibrators import CHANNELS, DTYPES, ChannelRange, GivenQuantization, Range
-from byoc.quantization._precision import (
+from byoc.quantization._weights import (
     WEIGHTED,
     QuantizationParams,
     ScaleRequirement,

@@ -27,7 +27,7 @@ from byoc.model import (
 )
 from byoc.numerics import merge_groups
 from byoc.quantization._calibrators import CHANNELS
-from byoc.quantization._precision import is_depthwise
+from byoc.quantization._weights import is_depthwise
 from byoc.support import report_step
 
 Integers = NDArray[np.int64]

@@ -27,7 +27,7 @@ from byoc.quantization._channel_classes import (
     find_chains,
     measure_channels,
 )
-from byoc.quantization._precision import read_constant
+from byoc.quantization._weights import read_constant
 from byoc.samples import model_samples
 
 # Writing a model in which some convolutions are computed in groups of channels.

@@ -41,7 +41,7 @@ from byoc.quantization._channel_classes import (
     list_linear_nodes,
     measure_channels,
 )
-from byoc.quantization._precision import read_constant
+from byoc.quantization._weights import read_constant
 
 # Tensors that eight bits are too coarse for: outputs, and operands of a Concat, that get few steps.
 #

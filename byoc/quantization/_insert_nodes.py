@@ -50,7 +50,7 @@ from byoc.quantization._candidates import (
     find_scale_classes,
     shares_scale,
 )
-from byoc.quantization._precision import (
+from byoc.quantization._weights import (
     OPERANDS,
     WEIGHTED,
     Float32Array,

@@ -38,7 +38,7 @@ from byoc.quantization._accuracy_measures import find_logits
 from byoc.quantization._calibrators import CHANNELS
 from byoc.quantization._channel_classes import AXES_ARE_INPUTS, add_channel_reductions
 from byoc.quantization._equalization import has_fixed_range
-from byoc.quantization._precision import WEIGHTED, is_depthwise
+from byoc.quantization._weights import WEIGHTED, is_depthwise
 from byoc.rules import read_library
 from byoc.samples import model_samples
 

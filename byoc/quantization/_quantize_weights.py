@@ -28,17 +28,8 @@ from byoc.model import (
     prepare_model,
 )
 from byoc.planning import QuantizedWeight
-from byoc.quantization._precision import read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
 from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
-from byoc.quantization._weight_products import (
-    CONTRIB,
-    WeightProduct,
-    find_lookups,
-    find_products,
-    get_bias,
-    shorten_block,
-)
 from byoc.quantization._weight_rounding import WeightedNode
 from byoc.quantization._weight_samples import (
     BitChoice,
@@ -50,6 +41,15 @@ from byoc.quantization._weight_samples import (
     choose_options,
     measure_output_noise,
     sum_moments,
+)
+from byoc.quantization._weights import (
+    CONTRIB,
+    WeightProduct,
+    find_lookups,
+    find_products,
+    get_bias,
+    read_constant,
+    shorten_block,
 )
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples

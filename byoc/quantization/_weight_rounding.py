@@ -29,7 +29,7 @@ from byoc.model import (
     is_onnx,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization._precision import WEIGHTED, read_constant, read_dequantized
+from byoc.quantization._weights import WEIGHTED, read_constant, read_dequantized
 from byoc.support import report_step
 
 # Second moments of what linear nodes multiply their weights with, measured on samples.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import byoc.placement
-from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
+from byoc import bundle, codegen, model, quantization, samples, verification, zoo
 from byoc._dataclasses import dataclass, fields
 from byoc.errors import InputError
 from byoc.stages.options._plan_options import (
@@ -24,6 +24,10 @@ from byoc.stages.options._plan_options import (
     record_variants,
 )
 from byoc.support import Flag, Panel, Syntax, declaration_of, declare_field
+
+HostMode = Literal["exact", "fast"]
+HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
+"""The modes of sessions that a user chooses from, the default first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,17 +186,17 @@ class Options(CompileOptions):
         "the precision of variants that have one of their own, by name.",
         record=lambda given: {name: each.record for name, each in (given or {}).items()} or None,
     )
-    host_mode: onnxrt.HostMode = declare_field(
-        onnxrt.HOST_MODES[0],
+    host_mode: HostMode = declare_field(
+        HOST_MODES[0],
         "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
         "ONNX defines them, or `fast`, as onnxruntime fuses them, which moves results by units. What is "
         "verified is what runs.",
         Flag(
             "Compute quantized activations on the host as ONNX defines them, or sooner.",
-            choices=onnxrt.HOST_MODES,
+            choices=HOST_MODES,
             panel=Panel.BUNDLE,
         ),
-        lambda mode: None if mode == onnxrt.HOST_MODES[0] else mode,
+        lambda mode: None if mode == HOST_MODES[0] else mode,
     )
     inputs: str | Path | samples.Inputs | Sequence[samples.Inputs] | None = declare_field(
         None,

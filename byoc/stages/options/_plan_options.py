@@ -216,7 +216,7 @@ class PlanOptions(UnitOptions):
         Flag(
             "The host's costs; by default those that the accelerator's name, if any.", panel=Panel.COSTS
         ),
-        zoo.name_source,
+        lambda path: None if path is None else zoo.name_source(path),
     )
     cost_options: Mapping[str, str] | None = declare_field(
         None,
