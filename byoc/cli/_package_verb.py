@@ -26,7 +26,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import flag_field, take_options
 from byoc.console import make_console, print_errors, print_line
-from byoc.packaging import PackageOptions
+from byoc.stages.options import PackageOptions
 from byoc.support import Flag, Syntax, keywords_of
 
 ModelsArgument = Annotated[

@@ -1,6 +1,6 @@
 """The open dimensions of a model's inputs as users give them: sizes, shapes, relations and ranges.
 
-`_open_dims.py` puts them into a model. Nothing here needs onnx: the help of most verbs has these options.
+`_open_dims.py` puts them into a model. Nothing here needs onnx, nor does the help of verbs.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from byoc.planning import (
     find_sizes,
     takes_float,
 )
-from byoc.reporting._rule_check import ExplainOptions
+from byoc.reporting._requirements import ExplainOptions
 from byoc.rules import (
     MISSING_OPERATOR,
     Annotator,

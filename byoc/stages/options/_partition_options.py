@@ -324,6 +324,34 @@ class Options(CompileOptions):
         return read_gate(self.gate)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(Options):
+    """The choices of a package, which are those of each of its models unless that has its own."""
+
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the package, a folder, or packed where it ends in `.zip`. An existing one is "
+        "replaced, whole; anything else that is there is left alone.",
+        Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
+    )
+    devices: Mapping[str, str | Path | Sequence[str | Path] | Mapping[str, Any]] | None = declare_field(
+        None,
+        "the devices that the package is for, by name, each with one rule file or several, or a mapping "
+        "with these under `rules` and a precision of its own (`quantize`, `data`, `calibration`, ...): "
+        "a variant of each model, or one for each of its variants.",
+        Flag(
+            "A device that the package is for, its rule file, and the precision that is its own, as in "
+            "phone=dla,quantize=int8,data=photos/.",
+            Syntax.PAIRS,
+            names=("--for",),
+            metavar="DEVICE=FILE|NAME,KEY=VALUE,...",
+        ),
+    )
+    base: str | Path | None = declare_field(
+        None, "a package whose models are taken over as they are; `output` may be the same."
+    )
+
+
 def read_gate(gate: bool | float | verification.Thresholds) -> verification.Thresholds | None:
     """Return the largest errors of a region by itself, None for any. Raises InputError below 0."""
     if isinstance(gate, verification.Thresholds):
