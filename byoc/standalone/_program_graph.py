@@ -39,6 +39,7 @@ from byoc.verification import (
     Difference,
     NoiseGauge,
     PlainModel,
+    find_quantized_tensors,
     make_exact_products,
     open_original,
     open_plain,
@@ -139,8 +140,9 @@ class ProgramGraph:
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
     are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations or
     the rounding to int8 that `accuracy_level` lets it do, or onnx.reference where that is followed.
-    `noise` has, by output of floats, the differences of right results: by how onnxruntime evaluates the
-    last operator, and by the quantization of activations.
+    `noise` has, by output, the differences of right results: of floats by how onnxruntime evaluates the
+    last operator and by the quantization of activations; of these and of quantized integers by how
+    values in the middle between two integers are rounded.
     """
 
     index: GraphIndex
@@ -362,14 +364,16 @@ def _make_graph(
     exact = make_exact_products(model.proto) or model.proto
     judged = _judge(model, exact, index, source, computed)
     sample, expected = judged.sample, judged.expected
-    noise = {}
+    noise = dict[str, tuple[Difference, ...]]()
+    quantized = find_quantized_tensors(model.proto)
     if judged.by_onnxruntime:  # the noise is onnxruntime's
         gauge = NoiseGauge(exact, model.folder, sample, expected)
-        noise = {
-            name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
-            for name, value in expected.items()
-            if value.dtype.kind == "f"
-        }
+        for name, value in expected.items():
+            if value.dtype.kind == "f":
+                floats = (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
+                noise[name] = (*floats, gauge.measure_ties(name))
+            elif name in quantized:
+                noise[name] = (gauge.measure_ties(name),)
     return replace(
         graph,
         sample=sample,
