@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
 from io import StringIO
 from math import isfinite
 from pathlib import Path
@@ -20,6 +19,7 @@ import byoc.model
 import byoc.reporting.page
 import byoc.stages.options
 from byoc import comparison, costs, reporting
+from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,

@@ -11,11 +11,11 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from byoc._dataclasses import dataclass
 from byoc.console import print_errors
 from byoc.support import (
     ANNOTATIONS,

@@ -8,13 +8,13 @@ show what is left.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.inliner import inline_local_functions
 
+from byoc._dataclasses import dataclass
 from byoc.codegen._identical_regions import CanonicalNames
 from byoc.codegen._interface import CompileError
 from byoc.codegen.byoc_worker import EmitterTable

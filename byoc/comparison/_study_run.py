@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import product
@@ -14,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from byoc._dataclasses import dataclass, replace
 from byoc.comparison._case_schedulers import Scheduler, solve_in_processes, solve_on_cluster
 from byoc.comparison._case_solver import (
     OK,

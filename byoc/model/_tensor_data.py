@@ -7,7 +7,6 @@ be it by `..`, an absolute path or a link.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model.schemas import DTYPE_NUMBERS, DTYPES
 from byoc.support import find_inside

@@ -5,11 +5,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution, version
 from pathlib import Path
 from typing import Any, cast
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle import PROGRAM_FILE, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder

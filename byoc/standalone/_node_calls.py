@@ -6,7 +6,6 @@ for each node and nothing else: memory between nodes is byoc's. Equal nodes shar
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from math import prod, sqrt
@@ -16,6 +15,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen import CompileError, define_emx_nodes, mend_emx_source
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +14,7 @@ from onnx import ModelProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_tensor_value_info, make_value_info, np_dtype_to_tensor_dtype
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import Bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError

@@ -1,9 +1,9 @@
 """The steps of a program: their calls in the order of the memory plan, and the arena they work in."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError, shorten_text
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import MemoryModel, read_memory_model

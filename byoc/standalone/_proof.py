@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, shorten_text
 from byoc.standalone._program_graph import fill_template
 from byoc.support import report_step

@@ -5,13 +5,13 @@ import re
 import struct
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS
 from byoc.numerics import round_up

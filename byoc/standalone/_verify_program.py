@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import PROGRAM_FILE, find_folder_kind, read_signature
 from byoc.codegen import describe_path_problem
 from byoc.errors import InputError, MissingRuntimeError, shorten_text

@@ -9,13 +9,13 @@ signal with one, a recurrent node in two directions is two, and so on.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     DTYPE_NUMBERS,
     GraphIndex,

@@ -13,7 +13,6 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import (
@@ -32,6 +31,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, cast
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text, suggest_nearest
 from byoc.support._workspace import find_inside
 

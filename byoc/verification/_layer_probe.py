@@ -6,7 +6,6 @@ computes each layer on the integers that the codegen computed before it, so that
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     VIEW_OPERATORS,
     GraphIndex,

@@ -9,7 +9,6 @@ which onnxruntime hardly has, make as much as is allowed for tensors of it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.model import GraphIndex, inline_functions
 from byoc.numerics import compute_cosine, compute_same_class_share, compute_signal_to_noise

@@ -11,7 +11,6 @@ way between two neighbours, two right executions take either.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from google.protobuf.message import EncodeError
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import (
     DTYPE_NUMBERS,

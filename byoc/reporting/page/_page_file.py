@@ -10,7 +10,6 @@ import html
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from gzip import GzipFile
 from importlib.resources import files
@@ -22,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from byoc._dataclasses import asdict, dataclass, field, replace
 from byoc.bundle import Bundle, DecidedGraph, DecisionDocument, RegionEntry, Report, open_bundle
 from byoc.codegen import escape_line, parse_strict_json
 from byoc.errors import InputError, escape_unprintable
