@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from byoc._dataclasses import dataclass, field
 from byoc.support import Flag, Syntax, declare_field
 
-if TYPE_CHECKING:
-    from byoc.model._tensor_data import Dim
+_Extent = int | str | None  # `Dim` stands in a module that needs onnx, and annotations are read
+    int | str | None
+)  # as `Dim`, in a module that needs onnx; options are checked by their annotations
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Dimensions:
     """
 
     dims: Mapping[str, int | str] = field(default_factory=dict)
-    shapes: Mapping[str, Sequence[Dim]] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[_Extent]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Return whether anything is given."""
@@ -39,7 +40,7 @@ def _record_dims(dims: Mapping[str, int | str] | None) -> dict[str, int | str]:
     return dict(dims or {})
 
 
-def _record_shapes(shapes: Mapping[str, Sequence[Dim]] | None) -> dict[str, list[Dim]] | None:
+def _record_shapes(shapes: Mapping[str, Sequence[_Extent]] | None) -> dict[str, list[_Extent]] | None:
     return {name: list(shape) for name, shape in shapes.items()} if shapes else None
 
 
@@ -59,7 +60,7 @@ class DimensionOptions:
         ),
         _record_dims,
     )
-    shapes: Mapping[str, Sequence[Dim]] | None = declare_field(
+    shapes: Mapping[str, Sequence[_Extent]] | None = declare_field(
         None,
         "whole inputs by name: their extents, names for them, or None for one that stays as it is.",
         Flag(
