@@ -12,8 +12,6 @@ from byoc._dataclasses import dataclass, field
 from byoc.support import Flag, Syntax, declare_field
 
 _Extent = int | str | None  # `Dim` stands in a module that needs onnx, and annotations are read
-    int | str | None
-)  # as `Dim`, in a module that needs onnx; options are checked by their annotations
 
 
 @dataclass(frozen=True)
