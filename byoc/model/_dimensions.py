@@ -11,7 +11,8 @@ from typing import Any
 from byoc._dataclasses import dataclass, field
 from byoc.support import Flag, Syntax, declare_field
 
-_Extent = int | str | None  # `Dim` stands in a module that needs onnx, and annotations are read
+Dim = int | str | None
+"""An extent: a number, the name or expression of an open one, or None where it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Dimensions:
     """
 
     dims: Mapping[str, int | str] = field(default_factory=dict)
-    shapes: Mapping[str, Sequence[_Extent]] = field(default_factory=dict)
+    shapes: Mapping[str, Sequence[Dim]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Return whether anything is given."""
@@ -38,7 +39,7 @@ def _record_dims(dims: Mapping[str, int | str] | None) -> dict[str, int | str]:
     return dict(dims or {})
 
 
-def _record_shapes(shapes: Mapping[str, Sequence[_Extent]] | None) -> dict[str, list[_Extent]] | None:
+def _record_shapes(shapes: Mapping[str, Sequence[Dim]] | None) -> dict[str, list[Dim]] | None:
     return {name: list(shape) for name, shape in shapes.items()} if shapes else None
 
 
@@ -58,7 +59,7 @@ class DimensionOptions:
         ),
         _record_dims,
     )
-    shapes: Mapping[str, Sequence[_Extent]] | None = declare_field(
+    shapes: Mapping[str, Sequence[Dim]] | None = declare_field(
         None,
         "whole inputs by name: their extents, names for them, or None for one that stays as it is.",
         Flag(
