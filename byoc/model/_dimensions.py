@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from byoc._dataclasses import dataclass, field
 from byoc.support import Flag, Syntax, declare_field
 
-if TYPE_CHECKING:
-    from byoc.model._tensor_data import Dim
+Dim = int | str | None
+"""An extent: a number, the name or expression of an open one, or None where it is unknown."""
 
 
 @dataclass(frozen=True)
