@@ -94,7 +94,7 @@ def _disagreements(what: str, found: Sequence[Judged], possible: int) -> Iterato
 # The whole way: models planned with their compiler asked, compiled, verified, and run on other data.
 
 Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-_TOGETHER = 100  # models of which those of one operator set go side by side
+_TOGETHER = 25  # models of one operator set that go side by side
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,10 @@ class WholeWay:
         with TemporaryDirectory(prefix="byoc-") as folder, log.open("a", encoding="utf-8") as file:
             connected = Path(folder) / "connected.yaml"
             connected.write_text(f"extends: {self.rules}\ntarget: connected\nregions: connected\n")
-            for first in range(0, len(missing), _TOGETHER):
-                batch = {name: models[name] for name in missing[first : first + _TOGETHER]}
-                for name, outcome in self._go(batch, connected):
-                    found[name] = outcome
-                    file.write(f"{json.dumps({'name': name, 'found': outcome})}\n")
-                    file.flush()
+            for name, outcome in self._go({name: models[name] for name in missing}, connected):
+                found[name] = outcome
+                file.write(f"{json.dumps({'name': name, 'found': outcome})}\n")
+                file.flush()
         return {name: found[name] for name in models}
 
     def _go(
@@ -137,7 +135,12 @@ class WholeWay:
         for name, (model, _) in models.items():
             key = (model.ir_version, *(each.version for each in model.opset_import))
             by_opset.setdefault(key, []).append(name)
-        for names in by_opset.values():
+        batches = (
+            names[first : first + _TOGETHER]
+            for names in by_opset.values()
+            for first in range(0, len(names), _TOGETHER)
+        )
+        for names in batches:
             asked = [models[name] for name in names]
             made = self._go_together(asked, rules)
             if made is None:
