@@ -7,11 +7,12 @@ the location in it. Any other exception that escapes is a defect of byoc.
 import re
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from unicodedata import category
+
+from byoc._dataclasses import dataclass, field, replace
 
 
 class ByocError(Exception):

@@ -9,11 +9,11 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from byoc import bundle, quantization, stages
+from byoc._dataclasses import dataclass, replace
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model

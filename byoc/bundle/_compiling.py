@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import (
     Artifact,
     ArtifactCache,

@@ -7,7 +7,6 @@ that may be missing are -1 then. What many rows share (a reason, a rule, a type)
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from gzip import GzipFile
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from byoc._dataclasses import dataclass
 from byoc.bundle._report import ReportedCause
 from byoc.codegen import escape_line
 from byoc.errors import InputError

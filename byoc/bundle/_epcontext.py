@@ -9,13 +9,13 @@ provider takes the nodes with its own `source`, and loads contexts instead of co
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle._manifest import RegionEntry, VariantEntry, describe_file, entry_to_contract
 from byoc.codegen import (

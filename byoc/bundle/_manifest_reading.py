@@ -6,12 +6,12 @@ import stat
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from byoc._dataclasses import dataclass
 from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
     EARLIER_ALTERNATIVES_FORMAT,

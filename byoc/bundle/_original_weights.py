@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import Literal, Self
 import onnx
 from onnx import ModelProto, TensorProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, describe_file
 from byoc.bundle._report import Sharing
 from byoc.codegen import quote_name

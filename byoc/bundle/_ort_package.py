@@ -15,7 +15,6 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle._epcontext import CONTEXT_OPERATOR, make_context_model
 from byoc.bundle._manifest import VariantEntry
 from byoc.bundle._reading import Bundle

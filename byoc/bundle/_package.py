@@ -13,13 +13,13 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle._decisions import DECISIONS_FILE
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.bundle._manifest import (

@@ -14,10 +14,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from byoc._dataclasses import dataclass
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,

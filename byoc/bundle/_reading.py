@@ -6,7 +6,6 @@ import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
+from byoc._dataclasses import asdict, dataclass, field, replace
 from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import (

@@ -5,7 +5,6 @@ Numbers that are unknown or not finite are None.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.passes import PassEffect
 from byoc.planning import Action, BreakEven, PerturbedPlan, RegionNeighbour, WhatIf

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._packing import judge_trust
 from byoc.bundle._reading import Bundle, open_bundle

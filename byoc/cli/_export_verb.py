@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -12,6 +11,7 @@ import typer
 import byoc
 import byoc.bundle
 from byoc import standalone
+from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,

@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -19,6 +18,7 @@ import byoc.bundle
 import byoc.runtime
 import byoc.stages
 from byoc import codegen, reporting
+from byoc._dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from byoc.cli._common import check_not_read, check_outside
 from byoc.console import print_errors
 from byoc.errors import InputError, MissingRuntimeError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 import byoc
 from byoc import bundle, reporting
+from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
     AllowUnverifiedOption,
     DefaultGroup,
@@ -26,7 +26,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import flag_field, take_options
 from byoc.console import make_console, print_errors, print_line
-from byoc.packaging import PackageOptions
+from byoc.stages.options import PackageOptions
 from byoc.support import Flag, Syntax, keywords_of
 
 ModelsArgument = Annotated[

@@ -30,10 +30,10 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from byoc._dataclasses import asdict, dataclass, field
 from byoc.console import print_errors
 from byoc.errors import InputError
 from byoc.support import find_user_folder, open_workspace, remove_leftovers, replace_path

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,9 +15,11 @@ import typer
 
 import byoc
 import byoc.bundle
+import byoc.codegen
 import byoc.model
 import byoc.runtime
 from byoc import samples
+from byoc._dataclasses import dataclass, replace
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -39,7 +40,6 @@ from byoc.cli._option_flags import (
     read_pairs,
     take_options,
 )
-from byoc.codegen import Cycles, to_seconds
 from byoc.console import format_count, format_quantity, print_line, print_lines
 from byoc.support import Flag, Syntax, check_output, write_text
 
@@ -350,8 +350,8 @@ def _describe_inside(inside: byoc.runtime.StageProfile) -> dict[str, Any]:
             {
                 "name": each.name,
                 "nodes": list(each.nodes),
-                "seconds": to_seconds(each.time),
-                "cycles": each.time.count if isinstance(each.time, Cycles) else None,
+                "seconds": byoc.codegen.to_seconds(each.time),
+                "cycles": each.time.count if isinstance(each.time, byoc.codegen.Cycles) else None,
             }
             for each in inside.operators
         ],
@@ -425,11 +425,12 @@ def _describe_slowest(measured: _MeasuredRuns) -> list[str]:
     trace = measured.traces[-1]
     lines = [f"at most {format_quantity(trace.peak_bytes, 'B')} in memory"] if trace.peak_bytes else []
     for (_, name), inside in trace.profiled.items():
-        total = sum(to_seconds(each.time) for each in inside.operators)
-        slowest = sorted(inside.operators, key=lambda each: -to_seconds(each.time))[:_SHOWN_OPERATORS]
+        timed = [(byoc.codegen.to_seconds(each.time), each) for each in inside.operators]
+        total = sum(seconds for seconds, _ in timed)
+        slowest = sorted(timed, key=lambda pair: -pair[0])[:_SHOWN_OPERATORS]
         shown = (
-            f"{', '.join(each.nodes) or each.name} {to_seconds(each.time) / total:.0%}"
-            for each in slowest
+            f"{', '.join(each.nodes) or each.name} {seconds / total:.0%}"
+            for seconds, each in slowest
             if total
         )
         if total:

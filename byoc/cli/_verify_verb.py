@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ import byoc.bundle
 import byoc.runtime
 import byoc.verification
 from byoc import reporting, standalone, verification
+from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
     NOT_VERIFIED,
     AllowUnverifiedOption,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import onnx
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen._interface import API_VERSION
 from byoc.errors import YES, Verdict, refuse
 from byoc.support import install_command

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen._abilities import has_driver, has_model_driver
 from byoc.codegen._calling import ask_driver, wait_for_codegen
 from byoc.codegen._compiler_identity import describe_codegen

@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass
 from byoc.codegen._emx_definitions import SingleNode, check_each_node
 from byoc.codegen._interface import AnyArray, CompileError
 from byoc.codegen.byoc_worker.pipes import read_array, write_arrays

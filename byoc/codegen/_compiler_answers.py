@@ -9,13 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from onnx import ModelProto
 from onnx.compose import add_prefix
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen._abilities import Keyed, Measured, Oracle, Stamped, can_estimate
 from byoc.codegen._calling import ask_compatible, ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._compiler_identity import describe_compiler

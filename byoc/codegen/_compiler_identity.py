@@ -14,7 +14,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from byoc import onnxrt
+from byoc._dataclasses import asdict, dataclass, fields, is_dataclass
 from byoc.codegen._abilities import ABILITIES, Keyed, list_abilities, list_recovery_options
 from byoc.codegen._calling import ask_cache_key
 from byoc.codegen._interface import API_VERSION

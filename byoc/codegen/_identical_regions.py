@@ -8,7 +8,6 @@ contracts, and the constants' bytes.
 import hashlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._region import Region
 from byoc.model import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,6 +11,7 @@ import onnx.inliner
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError, find_message
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import FunctionProto, ModelProto, NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.contracts import TensorContract, is_conversion
 from byoc.model import (
     CLAMP_OPERATORS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 
+from byoc._dataclasses import dataclass
 from byoc.boundary.contracts import (
     UNKNOWN_LAYOUT,
     TensorContract,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._interface import CompileError
 from byoc.codegen._operations import find_composite, find_conversions, instantiate_body

@@ -17,10 +17,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen._interface import (
     ArtifactError,
     CodegenFailedError,

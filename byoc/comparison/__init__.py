@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         SimplifyOptions,
         Tolerances,
     )
-    from byoc.comparison._measured_costs import Clock, Patience, Samples, measure_in_turn, write_costs
+    from byoc.comparison._measured_costs import Samples, measure_in_turn, write_costs
     from byoc.comparison._placement_changes import (
         CostChange,
         ErrorChange,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         time_regions,
     )
     from byoc.comparison._profile import Profile, profile
-    from byoc.comparison._profile_options import HOST, ProfileOptions
+    from byoc.comparison._profile_options import HOST, Clock, Patience, ProfileOptions
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study

@@ -5,7 +5,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
 from math import erf, log, sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, fields, replace
 from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
 from byoc.comparison._comparison_options import BucketOptions
-from byoc.comparison._measured_costs import Clock, Patience, Samples, compare_in_turn, measure_in_turn
+from byoc.comparison._measured_costs import Samples, compare_in_turn, measure_in_turn
+from byoc.comparison._profile_options import Clock, Patience
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads

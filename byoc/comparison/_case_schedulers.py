@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import IO, Any
 
+from byoc._dataclasses import dataclass, field
 from byoc.comparison._case_solver import (
     CRASHED,
     FAILED,

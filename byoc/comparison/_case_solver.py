@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import file_digest, sha256
@@ -20,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import onnx
 from pydantic import BaseModel
 
+from byoc._dataclasses import asdict, dataclass, field, is_dataclass, replace
 from byoc.comparison._measured_costs import describe_machine
 from byoc.comparison._study_file import StudyCase
 from byoc.costs import (

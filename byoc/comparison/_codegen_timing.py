@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import nan
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import RegionCompiler, WeightFile, move_weights
 from byoc.codegen import Codegen, Region, can_estimate, estimate_region, read_region, to_seconds
 from byoc.comparison._measured_costs import (

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from math import exp, fsum, isfinite, log
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.comparison._case_schedulers import Scheduler, solve_here, solve_in_processes
 from byoc.comparison._case_solver import check_joules
 from byoc.comparison._comparison_options import (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 from byoc import samples
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.stages.options import PlanOptions

@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from math import sqrt
@@ -15,6 +14,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, field
+from byoc.comparison._profile_options import Clock, Patience
 from byoc.costs import (
     CostFile,
     CostTable,
@@ -32,31 +33,9 @@ from byoc.support import dump_yaml, write_text
 
 # Timing a function until its median settles, within limits.
 
-Clock = Callable[[], float]
-"""A function that returns seconds, of which only differences count."""
-
-
 _WIDE_SPREAD = 0.5  # a share of the median
 _SHORTEST = 1e-9  # seconds; a clock may not see anything pass
 _CLEARLY = 4.0  # times the noise of a ratio
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The number of measurements: `warmup` runs that do not count, then `least` to `most` runs.
-
-    Measuring ends sooner if the interquartile range, divided by the root of the number of runs, is at
-    most the share `settled` of the median, or if `seconds` have passed since the first run that counts.
-    Before each run there is a `pause` of so many seconds, which do not count: threads fall asleep, those
-    of a library that ran before too, and have to be woken as in an application that does other things.
-    """
-
-    warmup: int = 2
-    least: int = 5
-    most: int = 100
-    seconds: float = 5.0
-    settled: float = 0.01
-    pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

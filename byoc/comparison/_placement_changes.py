@@ -4,11 +4,11 @@ import json
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from math import inf, isclose, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+from byoc._dataclasses import asdict, dataclass, field, replace
 from byoc.bundle import (
     Bundle,
     PlacedNode,

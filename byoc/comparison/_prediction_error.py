@@ -1,7 +1,6 @@
 """Predicted against measured times: of nodes, of placements, and of the regions of a bundle."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import exp, log, sqrt
 from time import perf_counter
 from types import MappingProxyType
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import (
     Measured,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
 from threading import Event, Thread
@@ -12,6 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import read_rule_file_options
 from byoc.codegen import Codegens, choose_isolation
 from byoc.comparison._codegen_timing import (

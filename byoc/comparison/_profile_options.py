@@ -1,13 +1,36 @@
 """The options of `profile`."""
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter, process_time
 
-from byoc.comparison._measured_costs import Clock, Patience
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare, declare_field
+
+# Timing a function until its median settles, within limits.
+
+Clock = Callable[[], float]
+"""A function that returns seconds, of which only differences count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The number of measurements: `warmup` runs that do not count, then `least` to `most` runs.
+
+    Measuring ends sooner if the interquartile range, divided by the root of the number of runs, is at
+    most the share `settled` of the median, or if `seconds` have passed since the first run that counts.
+    Before each run there is a `pause` of so many seconds, which do not count: threads fall asleep, those
+    of a library that ran before too, and have to be woken as in an application that does other things.
+    """
+
+    warmup: int = 2
+    least: int = 5
+    most: int = 100
+    seconds: float = 5.0
+    settled: float = 0.01
+    pause: float = 0.0
+
 
 HOST = "host"
 _WALL, _PROCESSOR = "wall", "processor"

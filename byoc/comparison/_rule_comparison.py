@@ -5,7 +5,6 @@ With `runs` also what the compiled nodes compute, beside what ONNX says they com
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
+from byoc._dataclasses import asdict, dataclass, replace
 from byoc.bundle import RegionCompiler, Report, load_compilers
 from byoc.codegen import Codegens, CompilerAnswers, Executable, Isolation, Oracle, RefusedError, Region
 from byoc.comparison._comparison_options import SimplifyOptions

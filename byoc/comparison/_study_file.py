@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from byoc._dataclasses import asdict, dataclass, field
 from byoc.costs import Policy, Task, build_tasks, count_trips, find_device_tasks
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import ceil, exp, fsum, isfinite, log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from byoc._dataclasses import dataclass
 from byoc.comparison._compare import SUFFIXES, escape_label, make_figure, render_figure, save_figure
 from byoc.comparison._study_results import StudyRow, is_failure, read_results, read_table
 from byoc.comparison._study_tables import (

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan, prod
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from byoc._dataclasses import dataclass, field
 from byoc.costs._work import Work
 from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS, TensorType

@@ -1,7 +1,6 @@
 """The tasks of all nodes of a graph, where equal nodes share one."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from typing import Any, cast
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.costs._cost_model import (
     Attributes,
     CostFile,

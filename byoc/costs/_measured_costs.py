@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import exp, log, nan
 from typing import Annotated, Any, Literal
@@ -12,6 +11,7 @@ import scipy
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator
 
+from byoc._dataclasses import dataclass
 from byoc.costs._cost_model import (
     Amount,
     MeasuredCostFile,

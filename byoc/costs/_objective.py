@@ -1,12 +1,12 @@
 """The objective of a placement: seconds, joules, or a weighted sum; the policy for unknown costs."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 
 _NAMES = ("latency", "energy")

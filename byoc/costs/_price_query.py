@@ -1,7 +1,6 @@
 """Querying a cost model: many prices at once, unknown ones, whole graphs with bodies."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from math import inf, isnan
 from numbers import Real
@@ -10,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.boundary.convert import find_own_quantization
 from byoc.costs._cost_model import (
     FREE,

@@ -1,12 +1,12 @@
 """Roofline cost models: a device limited by arithmetic or by memory, described by a few figures."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from byoc._dataclasses import dataclass
 from byoc.costs._cost_model import (
     DEFAULT,
     Amount,

@@ -6,11 +6,11 @@ sent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.convert import (
     BoundaryFormat,
     Conversion,

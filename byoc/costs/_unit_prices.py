@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.convert import BoundaryFormat, TransposeShares, find_own_quantization
 from byoc.costs._cost_model import CostModel, Price
 from byoc.costs._graph_tasks import GraphTasks, build_tasks

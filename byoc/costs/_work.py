@@ -6,10 +6,10 @@ in roofline models (Williams, Waterman, Patterson 2009).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.costs._work_attention import count_bytes_read, count_bytes_written
 from byoc.costs._work_node import CountedNode, Sizes
 from byoc.costs._work_table import CONTRIB, STANDARD, OperationCount

@@ -7,9 +7,9 @@ its size says; what a mask hides is data, so it counts.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 
+from byoc._dataclasses import dataclass
 from byoc.costs._work_formulas import DEQUANTIZE, QUANTIZE, SOFTMAX
 from byoc.costs._work_node import CountedNode, get_axis
 from byoc.model import get_operator_name

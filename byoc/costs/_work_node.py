@@ -1,7 +1,6 @@
 """A node as the counting of work sees it: its attributes, and the sizes of its tensors, known or not."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import GraphIndex, TensorType, evaluate_dim, get_constant_value
 
 # The sizes of a graph's tensors, with a stand-in for what is not known of them.

@@ -5,9 +5,9 @@ elements of the first input and `y` that of the first output; a product, a sum, 
 an exponential count as one each. What is done once for a row or a channel is left out.
 """
 
-from dataclasses import dataclass
 from math import prod
 
+from byoc._dataclasses import dataclass
 from byoc.costs import _work_attention as attention
 from byoc.costs import _work_formulas as formulas
 from byoc.costs._work_formulas import (

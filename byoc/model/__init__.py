@@ -19,10 +19,6 @@ if TYPE_CHECKING:
         Dimensions,
         PlannedSizes,
         Variant,
-        fix_dims,
-        list_open_dims,
-        name_extents,
-        name_open_dims,
         read_recorded_dimensions,
     )
     from byoc.model._editable_graph import (
@@ -132,6 +128,14 @@ if TYPE_CHECKING:
         mark_inserted,
         set_metadata,
     )
+    from byoc.model._open_dims import (
+        find_type_origin,
+        fix_dims,
+        list_open_dims,
+        name_extents,
+        name_open_dims,
+        type_certainly,
+    )
     from byoc.model._operator_forms import (
         ConversionError,
         NodeCopies,
@@ -185,7 +189,6 @@ if TYPE_CHECKING:
         write_raw_bytes,
         write_type,
     )
-    from byoc.model._type_origins import find_type_origin, type_certainly
     from byoc.model._vendor_operators import (
         count_vendor_bytes,
         count_vendor_operations,

@@ -6,7 +6,6 @@ body of an If, Loop or Scan is a graph of its own, with an index that refers to 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -14,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model._dimensions import NOTHING_OPEN, PlannedSizes
 from byoc.model._node_kinds import (
     FORM_CHANGE_KEY,

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex

@@ -6,7 +6,6 @@ its bytes as external data, in the model's own file, so that every reader of wei
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from io import FileIO
 from pathlib import Path
@@ -18,6 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from onnx import ModelProto, NodeProto, TensorProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model._graph_index import MIN_IR_OF_DEFAULTS
 from byoc.model._node_kinds import list_distinct_nodes

@@ -14,7 +14,6 @@ Only tensors of rank 4 have a layout.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
 from typing import Any, Literal
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex
 from byoc.model._node_kinds import NodeKind

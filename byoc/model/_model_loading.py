@@ -15,7 +15,6 @@ inference run on a skeleton without the weights: their cost does not depend on t
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -33,8 +32,9 @@ from onnx import (
     TypeProto,
 )
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
-from byoc.model._dimensions import NOTHING_OPEN, Dimensions, PlannedSizes, fix_dims, name_open_dims
+from byoc.model._dimensions import NOTHING_OPEN, Dimensions, PlannedSizes
 from byoc.model._graph_index import GraphIndex
 from byoc.model._heavy_weights import HeavyWeights, find_non_text, make_skeleton, replace_weights
 from byoc.model._inference._shape_inference import (
@@ -45,6 +45,7 @@ from byoc.model._inference._shape_inference import (
 )
 from byoc.model._inference._window_shapes import check_nodes
 from byoc.model._node_kinds import NodeRecords, list_distinct_nodes, normalize_qdq
+from byoc.model._open_dims import fix_dims, name_open_dims
 from byoc.model._tensor_data import check_tensor
 from byoc.model._vendor_operators import hide_runtime_operators
 from byoc.model._walk import (

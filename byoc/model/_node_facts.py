@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from itertools import count
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import EditableGraph, replace_names
 from byoc.model._graph_index import GraphIndex

@@ -5,7 +5,6 @@ A large graph has few kinds. What follows from operator and attributes is worked
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +23,7 @@ from onnx import (
     helper,
 )
 
+from byoc._dataclasses import dataclass
 from byoc.model._tensor_data import TensorType, clear_shape
 from byoc.model._walk import copy_without, is_onnx, list_bodies, walk_graphs, walk_nodes
 from byoc.model.schemas import OperatorSchema, make_operator_name

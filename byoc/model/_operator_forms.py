@@ -5,7 +5,6 @@ such a node is given as a small model. ONNX's converter brings a model to anothe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from onnx import (
     version_converter,
 )
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import EditableGraph, build_node

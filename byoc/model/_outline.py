@@ -7,7 +7,6 @@ are inputs of its function; constant nodes are copied into each region that read
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -26,6 +25,7 @@ from onnx import (
     numpy_helper,
 )
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import GraphIndex
@@ -38,8 +38,8 @@ from byoc.model._graph_parts import (
 )
 from byoc.model._model_loading import Model, prepare_model
 from byoc.model._node_kinds import LabelledNode, add_metadata, copy_nodes
+from byoc.model._open_dims import CertainTypes, find_certain_types
 from byoc.model._tensor_data import DTYPES, add_input, clear_shape, count_bits, rate_knowledge
-from byoc.model._type_origins import CertainTypes, find_certain_types
 from byoc.model._vendor_operators import list_missing_defaults
 from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes, walk_nodes
 from byoc.numerics import sort_topologically

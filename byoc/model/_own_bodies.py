@@ -12,7 +12,6 @@ like, which are series. Nor have Neg and Abs, which nearly every target has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import FunctionProto, NodeProto, TypeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex

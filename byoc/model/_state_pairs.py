@@ -7,12 +7,12 @@ by the names that exporters use (`past_key_values.0.key` and `present.0.key`).
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.model._heavy_weights import replace_weights
 from byoc.model._node_kinds import get_stated_attributes

@@ -7,7 +7,6 @@ be it by `..`, an absolute path or a link.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
@@ -18,14 +17,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
+from byoc.model._dimensions import Dim as Dim  # noqa: PLC0414 - imported from here as well
 from byoc.model.schemas import DTYPE_NUMBERS, DTYPES
 from byoc.support import find_inside
 
 # Tensor types: dtype, shape and size in bytes, and their form in ONNX.
-
-Dim = int | str | None
-"""An extent: a number, the name or expression of an open one, or None where it is unknown."""
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 """The dtypes of real numbers that operators compute in."""

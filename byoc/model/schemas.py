@@ -1,7 +1,6 @@
 """Schemas of operators: what ONNX, and onnxruntime where it is installed, say of each."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TensorProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import shorten_text, suggest_nearest
 
 # ONNX spells two types as C does; users write the number of bits.

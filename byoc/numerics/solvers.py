@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
@@ -16,6 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from byoc._dataclasses import dataclass, field
 from byoc.numerics import SearchBudget
 
 Bools = NDArray[np.bool_]

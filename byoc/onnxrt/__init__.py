@@ -13,9 +13,7 @@ if TYPE_CHECKING:
         use_equal_types,
     )
     from byoc.onnxrt._onnxruntime import (
-        HOST_MODES,
         INSTALL_HINT,
-        HostMode,
         SessionMode,
         bind_session,
         describe_runtime,

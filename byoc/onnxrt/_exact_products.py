@@ -8,7 +8,6 @@ the first: values and zero point both move by 128, which changes no result.
 
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import (
     EditableGraph,

@@ -202,10 +202,6 @@ SessionMode = Literal["definition", "exact", "fast"]
 models (`exact`): the same where activations are quantized, and optimized elsewhere; or optimized
 everywhere (`fast`), where steps of quantization may come out one unit off."""
 
-HostMode = Literal["exact", "fast"]
-HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
-"""The modes that a user chooses from, the default first."""
-
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from byoc import bundle, quantization
+from byoc._dataclasses import dataclass, fields, replace
 from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
@@ -23,8 +23,8 @@ from byoc.model import (
 )
 from byoc.pipeline import Result, partition_request
 from byoc.stages import Request, Resolve
-from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
-from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
+from byoc.stages.options import VARIANT_RULES, Options, PackageOptions, VariantValue, list_files
+from byoc.support import check_types, read_mapping, take_keywords
 from byoc.zoo import Source, find_genai_folder, find_genai_model, load_model
 
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
@@ -35,34 +35,6 @@ _FILES = {
     *("calibration", "data", "cache_dir", "refit"),
 }
 _OF_PACKAGE = ("output", "base", "sign", "progress")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackageOptions(Options):
-    """The choices of a package, which are those of each of its models unless that has its own."""
-
-    output: str | Path | None = declare_field(
-        None,
-        "where to write the package, a folder, or packed where it ends in `.zip`. An existing one is "
-        "replaced, whole; anything else that is there is left alone.",
-        Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
-    )
-    devices: Mapping[str, str | Path | Sequence[str | Path] | Mapping[str, Any]] | None = declare_field(
-        None,
-        "the devices that the package is for, by name, each with one rule file or several, or a mapping "
-        "with these under `rules` and a precision of its own (`quantize`, `data`, `calibration`, ...): "
-        "a variant of each model, or one for each of its variants.",
-        Flag(
-            "A device that the package is for, its rule file, and the precision that is its own, as in "
-            "phone=dla,quantize=int8,data=photos/.",
-            Syntax.PAIRS,
-            names=("--for",),
-            metavar="DEVICE=FILE|NAME,KEY=VALUE,...",
-        ),
-    )
-    base: str | Path | None = declare_field(
-        None, "a package whose models are taken over as they are; `output` may be the same."
-    )
 
 
 @dataclass(frozen=True)

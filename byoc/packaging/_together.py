@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, fields, replace
 from byoc.costs import LATENCY, find_conditions, parse_amount
 from byoc.errors import InputError, suggest_nearest
 from byoc.packaging._package import (
-    PackageOptions,
     list_packaged_models,
     name_failed_model,
     package,
@@ -35,7 +34,7 @@ from byoc.placement import (
 from byoc.placement.strategies import Makespan, measure_placement
 from byoc.planning import save_placement
 from byoc.stages import Request, load_settings
-from byoc.stages.options import DEFAULT_STRATEGY, Options, RoundOptions
+from byoc.stages.options import DEFAULT_STRATEGY, Options, PackageOptions, RoundOptions
 from byoc.support import describe_failure, take_keywords
 
 if TYPE_CHECKING:

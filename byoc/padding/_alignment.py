@@ -9,9 +9,9 @@ where they know what they mean.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import RANDOM_OPERATORS, get_operator_name
 from byoc.padding._matrix_alignment import MATRIX_RULES, MOVEMENT_RULES, AlignmentRule, AlignmentView
 from byoc.padding._padded_graph import (

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.model import Dim
 from byoc.model.ranges import ZERO, Interval, absolute
 from byoc.padding._padded_graph import (

@@ -1,8 +1,8 @@
 """Rules of alignment for products of matrices, and for attention in one operator."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from byoc._dataclasses import dataclass
 from byoc.model import Dim
 from byoc.model.ranges import Interval
 from byoc.padding._padded_graph import (

@@ -7,7 +7,6 @@ in the *padded* run that of the variant. An axis is padded where its extent depe
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import product
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     Dim,
     EditableGraph,

@@ -1,13 +1,13 @@
 """Rules that sessions follow: inputs are padded and outputs cut, or a model is called row by row."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import Dim, evaluate_dim, subtract_dims
 

@@ -17,12 +17,12 @@ what the model does, node by node, and that a longer cache changes nothing is pr
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TensorShapeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import (
     DTYPE_NUMBERS,

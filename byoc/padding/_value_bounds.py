@@ -6,7 +6,6 @@ is promised. Those of what padding adds count on nothing: where no bound is prov
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isinf, isnan, prod
 from typing import Any
@@ -16,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import RANDOM_OPERATORS, evaluate_dim, list_dim_names, to_numpy_dtype
 from byoc.model.ranges import NUMBERS, Interval, limit_of_dtype
 from byoc.padding._bound_matrix_rules import BoundView

@@ -6,7 +6,6 @@ an offset, is the same as other weights and another bias.
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     GraphIndex,
     describe_node,

@@ -1,7 +1,6 @@
 """The clean-up passes that run without being asked for, and those of them about shapes."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     GraphIndex,

@@ -5,13 +5,13 @@ Types stay known: a typed graph gets the edits that the model gets, so nothing i
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from itertools import chain, starmap
 from typing import ClassVar
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import (
     GraphIndex,
     InferenceResult,

@@ -6,13 +6,13 @@ the depth alone, convolutions of single elements among them, and for what takes 
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     GraphIndex,
     build_node,

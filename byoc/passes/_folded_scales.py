@@ -5,13 +5,13 @@ Caffe and Paddle write scale and bias of a layer as a Mul and an Add of one numb
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import get_stated_attributes
 from byoc.passes._affine_folding import (
     Array,

@@ -9,12 +9,12 @@ is a sum of depthwise ones. A deeper pool is one on each frame, and one along th
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     GraphIndex,
     find_constant_value,

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     DTYPE_NUMBERS,
     build_node,

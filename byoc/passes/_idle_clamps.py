@@ -7,13 +7,13 @@ that it is enough to look at the ends.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     FLOAT_DTYPES,
     GraphIndex,

@@ -12,7 +12,6 @@ allow.
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     DTYPE_NUMBERS,
     RANDOM_OPERATORS,

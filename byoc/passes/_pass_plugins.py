@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import ByocError, InputError, PluginFailedError, describe_error, must_propagate
 from byoc.model import get_operator_name, walk_nodes
 from byoc.support import (

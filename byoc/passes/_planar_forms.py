@@ -7,12 +7,12 @@ brought along: elementwise operators, and those along an axis.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     FLOAT_DTYPES,
     GraphIndex,

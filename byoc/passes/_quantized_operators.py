@@ -8,7 +8,6 @@ onnxruntime's ContribOperators.md. Rules for quantized operators speak of QDQ gr
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import build_node, find_constant_value, get_stated_attributes, is_onnx
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._simplify import GraphEdits

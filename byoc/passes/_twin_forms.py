@@ -7,11 +7,11 @@ are converted only where others read or make them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from onnx import NodeProto, TensorProto, TensorShapeProto, TypeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import FORM_CHANGE_KEY, GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._simplify import GraphEdits

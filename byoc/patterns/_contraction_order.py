@@ -7,9 +7,9 @@ graphs, JEA 2006).
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import GraphIndex
 
 # Limits on the edges visited: for one search, and for all searches in a graph. Beyond them a path is

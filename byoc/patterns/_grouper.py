@@ -12,10 +12,10 @@ their nodes stay single units, and the placement chooses candidates that share n
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import YES, Cause, CauseKind, Verdict, join_verdicts, refuse
 from byoc.model import GraphIndex, get_node_name
 from byoc.numerics import merge_groups, sort_topologically

@@ -6,11 +6,11 @@ Loop included, unless the pattern returns it.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import (
     Composite,

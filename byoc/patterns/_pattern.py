@@ -10,10 +10,10 @@ Described in docs/patterns.md. A pattern has one or more texts, its variants.
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import suggest_nearest
 from byoc.model import RANDOM_OPERATORS
 from byoc.model.schemas import describe_unknown_operator

@@ -7,7 +7,6 @@ dozen attempts.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import isclose, isinf
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_constant_value
 from byoc.patterns._pattern import PatternForm, replace_operand

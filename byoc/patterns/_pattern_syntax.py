@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from byoc._dataclasses import dataclass
 from byoc.model import GraphIndex, describe_node
 from byoc.model.schemas import OperatorSchema, find_schemas, list_onnx_operators
 from byoc.patterns._contraction_order import ContractionOrder

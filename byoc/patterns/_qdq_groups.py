@@ -5,8 +5,8 @@ paper.
 """
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import YES, Cause, CauseKind, Verdict, refuse
 from byoc.model import (
     GraphIndex,

@@ -1,10 +1,10 @@
 """The optimal placement and its proof, by mixed integer programs, begun from simple incumbents."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder, MilpSolution
 from byoc.placement._form_regions import (

@@ -1,12 +1,12 @@
 """Splits of a sequence of groups into one segment for each device, by dynamic programming."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.numerics import SearchBudget
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
 from byoc.placement._unit_groups import HOST, GroupTensor, UnitGroups

@@ -7,13 +7,14 @@ or a device whose weights are loaded anew in each run. What it occupies is a row
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from byoc._dataclasses import dataclass, replace
 
 if TYPE_CHECKING:
     from byoc.placement._problem import Problem

@@ -8,12 +8,12 @@ compute, a job makes less progress: by the sum of what each of them slows it (`C
 import math
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.placement._conditions import PlacedNetwork, find_hyperperiod
 from byoc.placement._problem import Problem
 

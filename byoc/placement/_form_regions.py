@@ -1,13 +1,13 @@
 """Regions formed from labels: units that are compiled and launched as one, and their launch order."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 import numpy as np
 import scipy
 
+from byoc._dataclasses import dataclass, field
 from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
 
 # Connected components of small and large graphs that are given by their edges.

@@ -1,10 +1,10 @@
 """Hard limits: the first that a placement breaks, and the repair of heuristic labels."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.placement._conditions import (
     find_sharing_devices,
     fix_reloads,

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
 from math import inf
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 from byoc.placement._hard_limits import exceeds_capacity

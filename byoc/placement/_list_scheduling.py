@@ -30,11 +30,11 @@ same rule makes many starting points, and places a part of a placement anew.
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.placement._engines import (
     Contention,
     EngineJob,

@@ -10,10 +10,10 @@ average; what profits prove is found with loads rounded down, in more steps.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._chain_split import find_device_classes

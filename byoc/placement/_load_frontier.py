@@ -8,13 +8,13 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.placement._problem import Bools, Floats, Ints, Occupancy
 from byoc.placement._unit_groups import HOST, UnitGroups
 

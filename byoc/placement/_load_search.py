@@ -4,13 +4,13 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.numerics import SearchBudget
 from byoc.placement._load_frontier import MOST_PROFIT, Edge, LoadFrontier
 from byoc.placement._problem import Occupancy, Problem

@@ -11,10 +11,10 @@ each within the memory of a device, and units of the host between them.
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.numerics import SearchBudget
 from byoc.placement._branch_and_cut import OPTIMALITY_GAP
 from byoc.placement._host_device_cut import UNDECIDED, HostDeviceCuts, find_persistent_sides

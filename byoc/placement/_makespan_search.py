@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._form_regions import find_region_components

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.placement._branch_and_cut import OPTIMALITY_GAP, build_incumbent, select_best, solve_exactly
 from byoc.placement._hard_limits import find_transfers

@@ -1,11 +1,11 @@
 """All placements of small problems: their labels, costs, and the least maximal load of a device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import inf, prod
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.numerics import SearchBudget
 from byoc.placement._form_regions import choose_fusions, form_regions
 from byoc.placement._problem import UNLIMITED, Floats, Ints, Occupancy, Problem

@@ -1,9 +1,8 @@
 """Placement as a mixed integer program whose size is linear in the graph."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._conditions import add_costs

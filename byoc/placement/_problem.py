@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack
@@ -10,6 +9,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from byoc._dataclasses import dataclass, replace
 from byoc.placement._conditions import Conditions, check_conditions, list_reloading, relax
 
 Bools = NDArray[np.bool_]

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Protocol, Self
 
+from byoc._dataclasses import dataclass, field, fields, is_dataclass, replace
 from byoc.errors import InputError, shorten_text
 from byoc.placement._form_regions import choose_fusions, form_regions
 from byoc.placement._hard_limits import Cost, evaluate

@@ -1,7 +1,6 @@
 """Groups of units that move together, and the tensors between them: the graph that local search sees."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations, pairwise
 from math import inf
@@ -10,6 +9,7 @@ from typing import Self
 import numpy as np
 import scipy
 
+from byoc._dataclasses import dataclass
 from byoc.placement._hard_limits import find_inseparable_groups
 from byoc.placement._problem import Floats, Ints, Problem
 

@@ -8,7 +8,6 @@ of the host; nodes of one colour class are one unit, which on the host runs node
 import math
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
+from byoc._dataclasses import dataclass, replace
 from byoc.codegen import parse_strict_json
 from byoc.errors import InputError, suggest_nearest
 from byoc.numerics import find_cycle, sort_topologically

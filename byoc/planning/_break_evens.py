@@ -1,11 +1,11 @@
 """Break-evens: what would have to change where the host runs supported units more cheaply."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.costs import PlacementDevice, transfer_prices
 from byoc.errors import Cause, CauseKind, InputError
 from byoc.model import FLOAT_DTYPES, GraphIndex, fix_type

@@ -1,9 +1,9 @@
 """Models cleaned for their targets, in the forms that these take, and the graphs that are annotated."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import partial
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
 from byoc.errors import InputError
 from byoc.model import (

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import (
     AlternativeComposite,
     BodyCost,

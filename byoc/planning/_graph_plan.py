@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import GraphProblem
 from byoc.errors import Cause, CauseKind, Verdict, join_targets, refuse
 from byoc.model import BoundaryNames, GraphIndex, get_operator_name

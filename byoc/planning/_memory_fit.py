@@ -9,13 +9,13 @@ again, with less room for constants or without the unit that runs where the aren
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import PlacementDevice, price_reload
 from byoc.errors import Cause, CauseKind, InputError
 from byoc.memory.arena import find_live_ranges, plan_buffers

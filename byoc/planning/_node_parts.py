@@ -7,13 +7,13 @@ what the whole nodes cost on the host, and a node of which nothing is offloaded 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import GraphProblem
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (

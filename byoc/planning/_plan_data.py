@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import nan
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import ONLY_VARIANT
 from byoc.placement import Regret
 

@@ -6,13 +6,13 @@ Runtime had to learn that as well (microsoft/onnxruntime pull request 6580, issu
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 from types import MappingProxyType
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.convert import AskedTranspose, BoundaryFormat
 from byoc.codegen import Refusal
 from byoc.costs import (

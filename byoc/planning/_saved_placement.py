@@ -8,13 +8,13 @@ told, and left to the strategy.
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes, walk_graph_paths
 from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names

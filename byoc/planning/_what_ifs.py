@@ -1,11 +1,11 @@
 """Gains of supporting more operators: what the best placement gains where refused units are allowed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import Cause, CauseKind, Verdict, list_causes, refuse
 from byoc.model import GraphIndex, PlannedSizes, has_function_body
 from byoc.placement import (

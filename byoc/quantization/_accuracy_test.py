@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, permutations
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import YES, InputError
 from byoc.model import (
     DTYPE_NUMBERS,

@@ -17,7 +17,6 @@ compute with a product.
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     TENSOR_KEY,
     WEIGHT_KEY,
@@ -42,7 +42,7 @@ from byoc.model import (
     prepare_model,
 )
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes, measure_channel_means
-from byoc.quantization._precision import read_constant, read_dequantized
+from byoc.quantization._weights import read_constant, read_dequantized
 from byoc.samples import model_samples
 
 Float64Array = NDArray[np.float64]

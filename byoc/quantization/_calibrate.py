@@ -9,7 +9,6 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import Model, copy_without, find_external_data
 from byoc.onnxrt import open_session, run_session, without_optimizations

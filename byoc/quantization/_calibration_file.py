@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.model import DimensionOptions
 from byoc.quantization._calibrators import (
     CALIBRATORS,

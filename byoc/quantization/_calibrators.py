@@ -8,13 +8,13 @@ equals that of a histogram of all values at once, in memory that does not grow w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.support import make_file_error
 

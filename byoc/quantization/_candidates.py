@@ -1,11 +1,11 @@
 """Candidates for quantization: the units of a float model that a target might take quantized."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import YES, InputError, refuse
 from byoc.model import (
     CLAMP_OPERATORS,
@@ -34,7 +34,7 @@ from byoc.patterns import (
     group_matches,
 )
 from byoc.quantization._calibrators import CHANNELS, DTYPES, ChannelRange, GivenQuantization, Range
-from byoc.quantization._precision import (
+from byoc.quantization._weights import (
     WEIGHTED,
     QuantizationParams,
     ScaleRequirement,

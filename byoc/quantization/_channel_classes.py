@@ -7,7 +7,6 @@ one factor. A class that reaches anything else, or an input or output of the gra
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from byoc import onnxrt
+from byoc._dataclasses import dataclass
 from byoc.model import (
     GraphIndex,
     Model,
@@ -27,7 +27,7 @@ from byoc.model import (
 )
 from byoc.numerics import merge_groups
 from byoc.quantization._calibrators import CHANNELS
-from byoc.quantization._precision import is_depthwise
+from byoc.quantization._weights import is_depthwise
 from byoc.support import report_step
 
 Integers = NDArray[np.int64]

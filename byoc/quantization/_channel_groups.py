@@ -10,7 +10,6 @@ sums, and a target computes as many products as before.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import EditableGraph, Model, build_node, copy_without, prepare_model, set_attribute
 from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS
 from byoc.quantization._channel_classes import (
@@ -27,7 +27,7 @@ from byoc.quantization._channel_classes import (
     find_chains,
     measure_channels,
 )
-from byoc.quantization._precision import read_constant
+from byoc.quantization._weights import read_constant
 from byoc.samples import model_samples
 
 # Writing a model in which some convolutions are computed in groups of channels.

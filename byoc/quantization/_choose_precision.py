@@ -21,7 +21,6 @@ in integers alone gets a quantized model as soon as there is something to conclu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc import quantization
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import TENSOR_KEY, GraphIndex, get_metadata, get_node_name, is_inserted, is_quantize
 from byoc.placement import Fusion, Problem

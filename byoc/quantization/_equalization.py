@@ -11,13 +11,13 @@ uniform rounding errors, `step**2 / 12`.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import (
     VIEW_OPERATORS,
     EditableGraph,
@@ -41,7 +41,7 @@ from byoc.quantization._channel_classes import (
     list_linear_nodes,
     measure_channels,
 )
-from byoc.quantization._precision import read_constant
+from byoc.quantization._weights import read_constant
 
 # Tensors that eight bits are too coarse for: outputs, and operands of a Concat, that get few steps.
 #

@@ -7,13 +7,13 @@ class that reaches anything else, or an output of the graph, is fixed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     GraphIndex,
     find_constant_value,

@@ -17,13 +17,13 @@ uniform rounding errors, `step**2 / 12`, as in `_equalization`.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     EditableGraph,
     InferenceResult,
@@ -37,7 +37,7 @@ from byoc.quantization._calibrators import EIGHT_BIT_STEPS
 from byoc.quantization._candidates import FLOAT_KEY
 from byoc.quantization._channel_classes import ChannelStatistics, measure_channels
 from byoc.quantization._feature_labels import Absorber, Features, Product, find_features
-from byoc.quantization._precision import read_constant
+from byoc.quantization._weights import read_constant
 
 Floats = NDArray[np.float64]
 

@@ -6,7 +6,6 @@ they are; before the pair it is named `NAME_float`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from itertools import starmap
 from math import prod
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import (
     DTYPE_NUMBERS,
@@ -50,7 +50,7 @@ from byoc.quantization._candidates import (
     find_scale_classes,
     shares_scale,
 )
-from byoc.quantization._precision import (
+from byoc.quantization._weights import (
     OPERANDS,
     WEIGHTED,
     Float32Array,

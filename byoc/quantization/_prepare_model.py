@@ -7,7 +7,6 @@ reference implementation and the compilers of the regions know only ONNX's opera
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     MIN_IR,
@@ -38,7 +38,7 @@ from byoc.quantization._accuracy_measures import find_logits
 from byoc.quantization._calibrators import CHANNELS
 from byoc.quantization._channel_classes import AXES_ARE_INPUTS, add_channel_reductions
 from byoc.quantization._equalization import has_fixed_range
-from byoc.quantization._precision import WEIGHTED, is_depthwise
+from byoc.quantization._weights import WEIGHTED, is_depthwise
 from byoc.rules import read_library
 from byoc.samples import model_samples
 

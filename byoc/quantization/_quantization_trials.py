@@ -1,12 +1,12 @@
 """Trials of a model's variants on samples, of which the best is taken."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from time import monotonic
 from typing import NamedTuple
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
 from byoc.quantization._accuracy_measures import SampleValues, run_with_logits

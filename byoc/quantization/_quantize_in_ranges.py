@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import GraphIndex, Model, copy_without, get_node_name, set_metadata
 from byoc.passes import find_twins
 from byoc.patterns import Match, find_matches

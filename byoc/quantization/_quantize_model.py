@@ -6,8 +6,8 @@ floating point, and this repeats until none is refused.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, Verdict, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
 from byoc.patterns import group_units

@@ -9,7 +9,6 @@ which any target has whose compiler unpacks constants.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import (
     EditableGraph,
@@ -28,17 +28,8 @@ from byoc.model import (
     prepare_model,
 )
 from byoc.planning import QuantizedWeight
-from byoc.quantization._precision import read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
 from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
-from byoc.quantization._weight_products import (
-    CONTRIB,
-    WeightProduct,
-    find_lookups,
-    find_products,
-    get_bias,
-    shorten_block,
-)
 from byoc.quantization._weight_rounding import WeightedNode
 from byoc.quantization._weight_samples import (
     BitChoice,
@@ -50,6 +41,15 @@ from byoc.quantization._weight_samples import (
     choose_options,
     measure_output_noise,
     sum_moments,
+)
+from byoc.quantization._weights import (
+    CONTRIB,
+    WeightProduct,
+    find_lookups,
+    find_products,
+    get_bias,
+    read_constant,
+    shorten_block,
 )
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples

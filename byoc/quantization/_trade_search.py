@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable
-from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf, isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder

@@ -13,7 +13,6 @@ their moments, the largest first, as far as blocks stay together.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product as pair
 from math import inf, log10
 from typing import NamedTuple
@@ -21,6 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
+
+from byoc._dataclasses import dataclass
 
 # Integers of 2, 4 or 8 bits for the weights of a matrix product, with a scale for each block of them.
 #

@@ -9,7 +9,6 @@ way. Scales stay as they are.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     WEIGHT_KEY,
     Model,
@@ -29,7 +29,7 @@ from byoc.model import (
     is_onnx,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization._precision import WEIGHTED, read_constant, read_dequantized
+from byoc.quantization._weights import WEIGHTED, read_constant, read_dequantized
 from byoc.support import report_step
 
 # Second moments of what linear nodes multiply their weights with, measured on samples.

@@ -6,7 +6,6 @@ those before are rounded. What it is rounded from makes up for their errors as w
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import TypeProto, ValueInfoProto, helper
 from scipy import linalg
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     DTYPE_NUMBERS,
     GraphIndex,

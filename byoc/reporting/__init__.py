@@ -30,12 +30,13 @@ if TYPE_CHECKING:
         print_reports,
     )
     from byoc.reporting._requirements import (
+        ExplainOptions,
         Requirements,
         check_requirements,
         list_missed,
         select_required,
     )
-    from byoc.reporting._rule_check import ExplainOptions, RuleCheck, check_rules
+    from byoc.reporting._rule_check import RuleCheck, check_rules
     from byoc.reporting._verification_document import (
         JUnitCase,
         JUnitSuite,

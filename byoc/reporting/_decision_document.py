@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import (
     DecidedBoundary,

@@ -3,11 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
 from byoc.errors import Cause, CauseKind, InputError, list_causes, suggest_nearest
 from byoc.model import (
@@ -40,7 +40,7 @@ from byoc.planning import (
     find_sizes,
     takes_float,
 )
-from byoc.reporting._rule_check import ExplainOptions
+from byoc.reporting._requirements import ExplainOptions
 from byoc.rules import (
     MISSING_OPERATOR,
     Annotator,

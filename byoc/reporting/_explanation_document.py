@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import Field
 from rich.console import Console
 
+from byoc._dataclasses import asdict, dataclass, replace
 from byoc.bundle import ReportModel, ValueCondition, ValuePromise
 from byoc.console import format_count, format_share, print_lines
 from byoc.model import GraphIndex, get_node_name, get_operator_name

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -11,6 +10,7 @@ from onnx.inliner import inline_local_functions
 
 import byoc.bundle
 from byoc import zoo
+from byoc._dataclasses import KW_ONLY, dataclass, replace
 from byoc.codegen import SIZE_UNITS, parse_size
 from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest

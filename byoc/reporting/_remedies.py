@@ -1,9 +1,9 @@
 """Remedies for the causes that keep nodes on the host: in words, and as data."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cached_property
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import ReportedCause
 from byoc.errors import Cause, CauseKind, Verdict, list_causes
 from byoc.placement import CHEAPER_ON_HOST

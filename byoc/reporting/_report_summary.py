@@ -1,9 +1,9 @@
 """The one-line summary of a report: what is where, what it is predicted to take, how it was verified."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import (
     HostReason,
     PrecisionReport,

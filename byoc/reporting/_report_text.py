@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import (
     MemoryUse,
     QuantizedWeightReport,

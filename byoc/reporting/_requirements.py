@@ -1,15 +1,18 @@
-"""Requirements of a result: the least share offloaded, the most regions, and so on."""
+"""Options of reports: the requirements that a result must meet, and the choices of an explanation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+import byoc.rules
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.console import format_count, format_share
 from byoc.errors import InputError, RequirementError
-from byoc.support import Flag, Panel, Syntax, check_types, declare_field
+from byoc.model import DimensionOptions
+from byoc.support import Flag, Panel, Syntax, check_types, declare, declare_field
 
 if TYPE_CHECKING:
     from byoc.bundle import Report
@@ -152,3 +155,51 @@ def _compute_slowdown(report: Report) -> float:
     if predicted.host_only:
         return taken / predicted.host_only
     return inf if taken else 1.0
+
+
+@dataclass(frozen=True)
+class ExplainOptions(DimensionOptions):
+    """All choices of an explanation."""
+
+    rules: str | Path | byoc.rules.Target = field(
+        metadata=declare(
+            "a rule file's path or name, or what `byoc.load_rules` returned.",
+            Flag("A rule file, or the name of an installed one (see byoc rules)."),
+        )
+    )
+    _: KW_ONLY
+    no_passes: str | Sequence[str] = declare_field(
+        (),
+        "names of clean-up passes that are not to run, or `all`, as `partition` takes them.",
+        Flag(
+            "Leave out this pass that runs without being asked for, or all: see byoc passes.",
+            Syntax.LIST,
+            names=("--no-pass",),
+            metavar="NAME",
+        ),
+    )
+    values: Literal["shown", "assumed"] = declare_field(
+        "shown",
+        "whether nodes are refused whose whole numbers are not shown to stay where the accelerator is "
+        "exact, as in `partition`.",
+        Flag(
+            "Refuse whole numbers that are not shown to be exact there, or assume that they are.",
+            choices=("shown", "assumed"),
+        ),
+    )
+    keep_open: bool = declare_field(
+        False,
+        "leave open dimensions open. Otherwise, where no size is given and nodes are refused for that, "
+        "the sizes are those that `partition` chooses.",
+        Flag("Leave open what is open; else sizes that rules need are chosen.", Syntax.SWITCH),
+    )
+    node: str | None = declare_field(
+        None,
+        "examine only the node of this name or output.",
+        Flag("Only this node, by its name or output, with all that was tried."),
+    )
+    op: str | None = declare_field(
+        None,
+        "examine only nodes of this operator.",
+        Flag("Only nodes of this operator, with all that was tried."),
+    )

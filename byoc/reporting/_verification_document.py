@@ -1,12 +1,12 @@
 """The results of a verification as reports and as rows of tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import (
     AccuracyReport,
     Finite,

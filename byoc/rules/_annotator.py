@@ -6,12 +6,12 @@ of the nearest rule: the fewest objections; ties by severity, then by file order
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import YES, CauseKind, refuse
 from byoc.model import (
     GraphIndex,

@@ -5,13 +5,13 @@ of the entry-point group byoc.annotations.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.patterns import Pattern, parse_pattern
 from byoc.rules._rule_schema import CompositeName, CompositeRule, Conditions, PatternTexts

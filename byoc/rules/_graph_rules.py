@@ -5,13 +5,13 @@ an operator on a data type that the node has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from typing import Any, Literal
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import CauseKind
 from byoc.model import GraphIndex, describe_node, get_node_name, get_operator_name
 from byoc.model.ranges import Interval, NodeRange, ValueRanges, limit_of_dtype

@@ -4,7 +4,6 @@ An objection names its location in the rule file.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import Any
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import Cause, CauseKind
 from byoc.model import (
     Dim,

@@ -5,10 +5,10 @@ single scale is accepted, too, and if zero points need not be 0, they may be.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.errors import CauseKind
 from byoc.model import (
     FLOAT_DTYPES,

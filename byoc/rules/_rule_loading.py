@@ -3,13 +3,13 @@
 import marshal
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
 from byoc.patterns import ANY_OPERATOR, Pattern

@@ -7,7 +7,6 @@ documents the keys.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
@@ -21,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from byoc._dataclasses import dataclass, field
 from byoc.patterns import ANY_OPERATOR
 from byoc.support import StrictModel, format_short
 

@@ -4,7 +4,6 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, Bundle, hash_region_model, require_consent
 from byoc.codegen import Artifact, Region
 from byoc.codegen.drivers import DriverCounters, DriverError, DriverLibrary, OpenedRegion, build_driver

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, TypeVar
 
 from byoc import bundle
+from byoc._dataclasses import dataclass, replace
 from byoc.codegen import (
     Artifact,
     BindableExecutor,

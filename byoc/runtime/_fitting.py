@@ -7,10 +7,10 @@ Loading takes one of them. What is asked here, loading asks of each region, too 
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from byoc._dataclasses import asdict, dataclass, field, replace
 from byoc.bundle import Bundle, Consent, Manifest, RegionEntry, VariantEntry, read_only_manifest
 from byoc.codegen import Codegens, Fit, ask_fit, find_wrong_options, list_load_options
 from byoc.console import format_quantity

@@ -1,7 +1,6 @@
 """Preparing a partitioned graph to run: host segments, regions, and bodies that have regions."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorShapeProto, TypeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import OperatorTime
 from byoc.errors import InputError
 from byoc.model import (

@@ -1,12 +1,12 @@
 """A prompt in pieces: several calls in place of one that no variant takes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.model import StatePair, evaluate_dim
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues

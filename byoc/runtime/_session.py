@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import Bundle
 from byoc.errors import ByocError, InputError, suggest_nearest
 from byoc.model import (

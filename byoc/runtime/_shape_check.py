@@ -8,13 +8,13 @@ is a contradiction in the model, which is noted.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import is_
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen import CodegenFailedError, Executor, Region, open_region_session
 from byoc.errors import InputError, MissingRuntimeError

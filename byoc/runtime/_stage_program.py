@@ -7,7 +7,6 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from threading import Condition
@@ -16,6 +15,7 @@ from typing import Any
 
 from onnx import TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.codegen import DeviceState, OperatorTime
 from byoc.errors import ByocError, InputError
 from byoc.runtime._trace import current_trace

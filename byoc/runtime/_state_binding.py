@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import DeviceState
 from byoc.errors import InputError
 from byoc.model import (

@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Cycles, OperatorTime, to_seconds
 from byoc.errors import InputError
 

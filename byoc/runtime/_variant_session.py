@@ -1,11 +1,11 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import (
     Bundle,
 )

@@ -9,7 +9,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import TensorType, make_native, to_numpy_dtype
 from byoc.support import describe_missing_file, write_atomically

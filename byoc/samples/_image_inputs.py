@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, shorten_text, suggest_nearest
 from byoc.model import Dim, Model, StatePair, TensorType, choose_state_pairs, evaluate_dim
 from byoc.samples._input_roles import Role

@@ -6,13 +6,13 @@ from its name.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     Dim,
     TensorType,

@@ -3,9 +3,9 @@
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
 from byoc.samples._size_limits import ExtentLimit, FittedSizes, find_limits, fit_sizes
 from byoc.samples._size_relations import SizeRelations, TracedInputs, find_relations, trace_inputs

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import (
     Dim,

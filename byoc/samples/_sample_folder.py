@@ -12,7 +12,6 @@ Samples are ordered by file name. Other files, and folders not named after an in
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model, TensorType
 from byoc.samples._arrays import READ_ERRORS, describe_read_error, read_npz, restore_dtype

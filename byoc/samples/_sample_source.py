@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPE_NUMBERS, Model, read_array
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations

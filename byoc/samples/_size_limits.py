@@ -5,11 +5,11 @@ are gathered or cut to the length, caches of rotations, causal masks, rows for t
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     Dim,
     GraphIndex,

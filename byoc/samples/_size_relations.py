@@ -1,12 +1,12 @@
 """Extents that must be equal, or multiples of a number, for a model's operators to fit together."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 
 import onnx.inliner
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import (
     Dim,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from byoc import bundle, runtime, verification
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import (
     CodegenFailedError,
     Codegens,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from byoc import bundle
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import (
     Bundle,
     Consent,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import (
     Bundle,
     EstimateReport,

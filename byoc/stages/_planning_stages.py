@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from byoc import bundle, verification
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Refusal, RefusedError, Region
 from byoc.console import format_count
 from byoc.costs import check_trips

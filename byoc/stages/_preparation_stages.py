@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import byoc.samples
 from byoc import bundle, codegen, padding, quantization
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.model import (
     add_dims,

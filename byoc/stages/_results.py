@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import onnx
 
 import byoc.verification
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.reporting import check_requirements, make_report, report_placed_nodes, summarize_report
 

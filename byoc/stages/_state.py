@@ -7,10 +7,10 @@ bundle of several variants has a state for each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from byoc._dataclasses import dataclass, field, fields, replace
 from byoc.codegen import Codegens
 from byoc.model import ONLY_VARIANT
 from byoc.planning import RefusalHistory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from byoc import quantization
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import FLOAT_DTYPES, GraphIndex, get_node_name, get_operator_name, name_nodes
 from byoc.planning import (

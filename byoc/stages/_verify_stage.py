@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import MODEL_FILE, spread_refusal
 from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError

@@ -5,11 +5,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution, version
 from pathlib import Path
 from typing import Any, cast
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle import PROGRAM_FILE, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
@@ -194,9 +194,9 @@ class PlannedProgram:
         drivers = _find_drivers(graph)
         report_step("plan memory")
         steps = plan_steps(graph, threads=threads)
-        overruled = steps.proof.overruled
-        defined = graph.follow_definition() if overruled else None
-        return cls(defined or graph, steps, drivers, () if defined else overruled)
+        defined = graph.follow_definition(steps.overruled) if steps.overruled else graph
+        kinds = dict.fromkeys(graph.index.nodes[number].op_type for number in steps.overruled)
+        return cls(defined or graph, steps, drivers, () if defined else tuple(kinds))
 
     def add_weights(self, weights: ProgramWeights) -> None:
         """Add all constants to weights that several programs have in common."""

@@ -1,9 +1,9 @@
 """The options of `export_c`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from byoc._dataclasses import dataclass
 from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare_field
 

@@ -8,7 +8,6 @@ tensor element by element is a table, computed by the definition when the progra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, is_dequantize, is_onnx, is_quantize
 from byoc.onnxrt import open_session, run_session, without_optimizations

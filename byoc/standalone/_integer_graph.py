@@ -6,12 +6,12 @@ DequantizeLinear gets one of its own, so that it can be one step with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     GraphIndex,
     Model,

@@ -4,7 +4,6 @@ Sums are exact, in 32 bits. MatMulInteger and ConvInteger give them back as they
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.model import is_onnx, is_quantize
 from byoc.standalone._integer_graph import read_scale
 from byoc.standalone._kernel_calls import (

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.contracts import TensorContract
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits

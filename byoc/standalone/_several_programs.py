@@ -5,10 +5,10 @@ have in common, and a further source chooses one of them where it runs, as `byoc
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import PROGRAM_FILE, Bundle, VariantEntry, is_bundle, list_models, open_bundle
 from byoc.errors import InputError
 from byoc.numerics import round_up

@@ -7,12 +7,12 @@ on. A Scan is a copy for each place of what it reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.model import (
     GraphIndex,
     TensorType,

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
 from enum import Enum, StrEnum, auto
 from functools import lru_cache, wraps
 from numbers import Integral, Real
@@ -22,6 +21,7 @@ from typing import (
     get_type_hints,
 )
 
+from byoc._dataclasses import Field, dataclass, field, fields
 from byoc.errors import InputError, shorten_text
 
 # Values of options checked against their declarations: the type, and the least number allowed.

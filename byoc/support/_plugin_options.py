@@ -11,13 +11,13 @@ that is executed: it is then taken from the user alone, never from a rule file o
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from math import isnan
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from byoc._dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from byoc.errors import InputError, describe_error, shorten_text, suggest_nearest
 from byoc.support._plugins import UnsuitablePluginError
 

@@ -13,7 +13,6 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import (
@@ -32,6 +31,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, cast
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text, suggest_nearest
 from byoc.support._workspace import find_inside
 
@@ -524,7 +524,7 @@ def _make_unknown_error(group: str, name: str, known: Any, problems: Sequence[st
     there = ", ".join(known) or "none"
     hint = suggest_nearest(name, known)
     if group == CODEGENS:
-        broken += "; one in another Python is named in your settings.yaml (docs/codegen.md)"
+        broken += "; one in another Python is named in your settings.yaml (docs/codegen_processes.md)"
     return InputError(f"{_cut_name(name)}: no such{file} {called}{hint}; installed: {there}{broken}")
 
 

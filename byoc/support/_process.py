@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Literal, TypeVar
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
 
 # Building of shared libraries from C sources.

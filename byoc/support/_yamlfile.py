@@ -27,7 +27,7 @@ from byoc.support._workspace import read_text
 class StrictModel(BaseModel):
     """Base of the types that describe YAML files: immutable, unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, defer_build=True)
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -15,10 +15,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.support import find_user_folder, open_workspace, remove_leftovers, report_step, write_text
 

@@ -13,13 +13,13 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.support import CODEGENS, StrictModel, find_user_folder, list_installed, read_yaml, write_text
 

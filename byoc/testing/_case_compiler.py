@@ -1,7 +1,6 @@
 """Test cases partitioned as by `byoc partition`, those of composites included, for realistic regions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle import (
     Bundle,
     RegionCompiler,

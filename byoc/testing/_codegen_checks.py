@@ -1,11 +1,11 @@
 """The checks of a codegen; each yields its problems, none when it passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import (
     Artifact,
     Codegen,

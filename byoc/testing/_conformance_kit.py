@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass
 from byoc.codegen import (
     Artifact,
     Codegen,

@@ -5,7 +5,6 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, zip_longest
 from typing import Any
@@ -15,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
 

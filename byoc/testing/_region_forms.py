@@ -1,11 +1,11 @@
 """Regions of all forms found in networks, drawn with operators that the rules accept."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import onnx
 
+from byoc._dataclasses import dataclass
 from byoc.testing._operator_cases import Case, CaseShape, GraphSketch
 
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 4, 4), (4, 4), (1, 4, 4))

@@ -6,10 +6,10 @@ Everything is compiled with the codegen and the options that the bundle was made
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executable, Executor, Region
 from byoc.errors import InputError

@@ -1,11 +1,11 @@
 """Bundles held against their original models: `byoc.verify`, `byoc.verify_against`, `byoc.bisect`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from byoc._dataclasses import dataclass, replace
 from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError

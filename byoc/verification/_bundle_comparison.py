@@ -1,7 +1,6 @@
 """The comparison of a bundle with its model: outputs, boundary, regions, sums of errors."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import prod
 from types import MappingProxyType
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle import Bundle
 from byoc.codegen import Region
 from byoc.errors import InputError

@@ -7,7 +7,6 @@ it alone, too.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from math import inf
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass
 from byoc.bundle import MANIFEST_FILE, Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError, shorten_text

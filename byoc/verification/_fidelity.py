@@ -8,7 +8,6 @@ with an eighth of each layer's results moved by one unit.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.verification._noise import ROUNDING, NoiseGauge
 from byoc.verification._quantization_noise import Thresholds
 from byoc.verification._unit_noise import Fidelity, OutputError

@@ -6,7 +6,6 @@ made of them.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import ModelProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.codegen import Executor
 from byoc.errors import InputError
 from byoc.model import RANDOM_OPERATORS, GraphIndex, prepare_model

@@ -1,13 +1,13 @@
 """Verification of generated sequences: a bundle and its original choose tokens in a loop."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executor, open_region_session
 from byoc.errors import InputError

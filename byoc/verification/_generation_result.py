@@ -1,13 +1,13 @@
 """Verified generations: loops of tokens, results, noise, the longest possible one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Executor
 from byoc.errors import InputError
 from byoc.model import Model, inline_functions, to_numpy_dtype

@@ -5,7 +5,6 @@ A trial may be inconclusive, since a compiler may refuse a part although it acce
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import Bundle, RegionCompiler
 from byoc.codegen import (
     Executable,

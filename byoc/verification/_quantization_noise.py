@@ -8,7 +8,6 @@ round some values to neighbouring integers; that is a part of this noise.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isnan
 from pathlib import Path
@@ -19,6 +18,7 @@ import onnx.inliner
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Region
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (

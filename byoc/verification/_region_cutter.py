@@ -7,7 +7,6 @@ part, and byoc's own nodes convert inside. Composites are taken whole.
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
+from byoc._dataclasses import dataclass, replace
 from byoc.boundary.contracts import TensorContract, is_conversion
 from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, describe_error

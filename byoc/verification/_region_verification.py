@@ -1,10 +1,10 @@
 """Verification of each region alone and of every boundary tensor, against plain onnxruntime."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from typing import Any
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError

@@ -9,7 +9,6 @@ own, and of one in which every tensor on the way is moved by a few units in its 
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.codegen import Executor
 from byoc.errors import InputError
 from byoc.model import (

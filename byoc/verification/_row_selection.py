@@ -8,7 +8,6 @@ which the selection orders, and runs the parts of the model between them.
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     EditableGraph,
     GraphIndex,

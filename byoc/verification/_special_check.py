@@ -5,13 +5,13 @@ leaves open is not compared: `SpecialTraits.list_defined` says of which outputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.model import inline_functions, prepare_model, to_numpy_dtype

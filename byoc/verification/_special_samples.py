@@ -9,7 +9,6 @@ NaN, what becomes of an integer that is divided by zero. Where it leaves a resul
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.costs import build_tasks
 from byoc.model import GraphIndex, get_constant_value, is_quantize
 from byoc.model.ranges import Interval

@@ -8,7 +8,6 @@ always. If it does not, nothing is excused.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -18,6 +17,7 @@ import scipy
 from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.verification._quantization_noise import EPSILON, Thresholds
 from byoc.verification._row_selection import IndexChoice, RowSelection, SelectionRuns

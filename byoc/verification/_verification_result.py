@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.verification._unit_noise import OutputError, TieBreak
 

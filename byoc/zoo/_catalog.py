@@ -2,7 +2,6 @@
 
 import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import EntryPoint
 from math import sqrt
@@ -13,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.support import StrictModel, find_entry_points, get_distribution, read_yaml
 from byoc.zoo._classic_models import IR_VERSION, ClassicModels

@@ -6,7 +6,6 @@ so each gets random values; and what is odd about files from 2018 goes, if it is
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
 from pathlib import Path
@@ -16,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_photo
 from byoc.zoo._trained_models import ZooEntry

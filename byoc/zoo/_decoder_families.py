@@ -8,13 +8,13 @@ have, a part of each head is rotated, and the activation is a Gelu.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.zoo._decoders import (
     DecoderShape,

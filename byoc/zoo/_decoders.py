@@ -7,7 +7,6 @@ are seeded, and the same before rounding in every variant.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import build_node
 from byoc.zoo._classic_models import IR_VERSION

@@ -16,13 +16,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import onnx
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     Dim,

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, Literal, Self
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
+from byoc._dataclasses import dataclass
 from byoc.support import StrictModel
 
 # Seeded weights, the same numbers on every machine and with every numpy version.

@@ -12,7 +12,6 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +24,7 @@ import onnx
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import prepare_model, read_model_file
 from byoc.samples import model_samples

@@ -18,7 +18,7 @@ from byoc.quantization._calibrators import (
     find_edges,
     find_entropy_range,
 )
-from byoc.quantization._precision import (
+from byoc.quantization._weights import (
     QuantizationParams,
     ScaleRequirement,
     compute_params,

@@ -5,7 +5,6 @@ of byoc's own nodes only say that byoc inserted them, and for what kind of conve
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     CAST,
     DTYPES,

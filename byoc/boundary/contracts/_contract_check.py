@@ -7,13 +7,13 @@ that it has there, on the host and in the regions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import onnx
 from onnx import NodeProto, TypeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.boundary.contracts._boundary_nodes import (
     UNKNOWN_LAYOUT,
     AxisTerm,

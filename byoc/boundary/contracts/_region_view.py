@@ -7,7 +7,6 @@ layout in which a codegen receives them.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
 from onnx.inliner import inline_local_functions
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.boundary.contracts._boundary_nodes import (
     UNKNOWN_LAYOUT,
     AxisTerms,

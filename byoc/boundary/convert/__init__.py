@@ -4,11 +4,11 @@ Tensors are cast and quantized, brought into layouts, and transposed on the host
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.convert._cast_regions import cast_regions, tidy_quantization
 from byoc.boundary.convert._form_rewrite import choose_forms, find_layout_graph, rewrite_graph
 from byoc.boundary.convert._movable_operators import (

@@ -7,12 +7,12 @@ dropped if nothing else reads it.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.convert._casting_rewrite import (
     CastFrame,
     CastRewriter,

@@ -3,13 +3,13 @@
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.convert._short_dtypes import (
     FLOAT,
     Dtypes,

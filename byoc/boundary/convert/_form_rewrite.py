@@ -6,7 +6,6 @@ both its ends therefore stand for one `value`; the `form` of a name is its form 
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.boundary.convert._movable_operators import (
     AxisOrder,
     GraphTensors,

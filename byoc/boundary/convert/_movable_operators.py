@@ -5,7 +5,6 @@ By the operators' definitions in ONNX, each at the version that the model uses.
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from types import MappingProxyType
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, numpy_helper
 
+from byoc._dataclasses import dataclass, field
 from byoc.boundary.convert._tensor_transfers import ModelEditor, RegionBoundary, TransposeShares
 from byoc.model import (
     DTYPES,

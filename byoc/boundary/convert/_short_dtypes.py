@@ -9,7 +9,6 @@ NaN and subnormal numbers are kept.
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, helper
 
+from byoc._dataclasses import dataclass
 from byoc.model import (
     DTYPE_NUMBERS,
     DTYPES,

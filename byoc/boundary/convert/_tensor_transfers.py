@@ -5,13 +5,13 @@ quantized first and brought into the target's layout last; on its way back the o
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.model import (
     DTYPE_NUMBERS,
     LAYOUT,

@@ -4,7 +4,6 @@ import ctypes as c
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, fields
 from byoc.codegen import Artifact, DriverSources, Region
 from byoc.codegen.drivers._driver_structures import (
     ABI_VERSIONS,

@@ -6,9 +6,10 @@ of its operands' buffers, which `links` keeps adjacent, and a view has the buffe
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+
+from byoc._dataclasses import dataclass, field
 
 Buffer = int
 """A buffer's position in `ArenaProblem.sizes`."""

@@ -1,12 +1,12 @@
 """Search for the order with the least peak, segment by segment, with a lower bound on all peaks."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from random import Random
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError, suggest_nearest
 from byoc.memory.arena._arena_problem import (
     ArenaPlan,

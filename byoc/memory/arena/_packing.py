@@ -1,13 +1,13 @@
 """Offsets for buffers: compounds, greedy placement in an order, and the search for better orders."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 from math import inf
 from random import Random
 from typing import Self
 
+from byoc._dataclasses import dataclass
 from byoc.memory.arena._arena_problem import Buffer, LiveRanges
 from byoc.numerics import SearchBudget
 

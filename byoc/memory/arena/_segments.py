@@ -6,10 +6,10 @@ before it. Segments between gates are independent, smaller problems.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from byoc._dataclasses import dataclass
 from byoc.memory.arena._arena_problem import ArenaProblem, Buffer, LiveRanges
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut

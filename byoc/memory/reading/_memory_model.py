@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.memory.arena import ArenaProblem, ArenaStep, Buffer
 from byoc.memory.reading._stages import (
     FunctionTable,

@@ -6,11 +6,11 @@ A Reshape between the two moves bytes, and is then a layer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass, replace
 from byoc.memory.reading._stages import TensorSizes, is_view, pointwise_inputs, written_outputs
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows, RowLayer, RowTensor
 from byoc.model import GraphIndex, collect_attribute_facts, copy_without, get_constant_value, is_onnx

@@ -1,11 +1,11 @@
 """The steps of a model in order: sizes of tensors, views, operators that overwrite."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from onnx import FunctionProto, NodeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import (
     RANDOM_OPERATORS,

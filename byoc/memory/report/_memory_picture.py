@@ -1,11 +1,11 @@
 """Pictures of memory plans: boxes of bytes over steps as data, and as one SVG file."""
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeVar
 from xml.sax.saxutils import escape
 
+from byoc._dataclasses import dataclass
 from byoc.errors import escape_unprintable
 from byoc.memory.arena import ArenaPlan, find_live_ranges
 

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.memory.arena import ArenaPlan, plan_by_methods
 from byoc.memory.reading import (

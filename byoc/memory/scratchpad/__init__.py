@@ -7,13 +7,13 @@ actions with their addresses. Only numbers, no ONNX.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import ceil, gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.memory.arena import Buffer, Compound, GreedyPacking, search_offsets
 from byoc.memory.scratchpad._addresses import AddressedChoice, assign_addresses, fit_addresses

@@ -1,8 +1,8 @@
 """Addresses of resident buffers; where none are found, the cheapest residency is given up."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from byoc._dataclasses import dataclass
 from byoc.memory.arena import (
     Buffer,
     Compound,

@@ -1,13 +1,13 @@
 """The scratchpad problem and its plan: steps, accesses, actions, addresses."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.memory.arena import Buffer
 

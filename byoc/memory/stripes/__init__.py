@@ -10,7 +10,6 @@ from the first unit to the last that minimizes its most expensive cascade is fou
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
@@ -18,6 +17,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass, replace
 from byoc.memory.stripes._row_clock import (
     CascadeClock,
     RowCounts,

@@ -13,11 +13,11 @@ the whole window is in use whenever any row is live.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc._dataclasses import dataclass
 from byoc.memory.arena import DistancePacking
 from byoc.memory.stripes._striping_problem import RowStorage, RowUnits, first_rows_read
 from byoc.numerics import round_up

@@ -7,11 +7,12 @@ is one row.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from byoc._dataclasses import dataclass, field
 
 LayerMode = Literal["rows", "whole", "reduction"]
 

@@ -1,7 +1,6 @@
 """Values of small tensors that are made of elements of others: by Gather, Slice, Concat, ..."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model._inference._extents import multiply_dims
 from byoc.model._tensor_data import Dim, TensorType
 

@@ -1,12 +1,12 @@
 """The tensors of a graph or a function's body while their types are settled: types, and small values."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from byoc._dataclasses import dataclass, field
 from byoc.model._inference._elementwise_shapes import Types, merge_dims
 from byoc.model._inference._extents import list_dim_names, parse_dim
 from byoc.model._inference._moved_values import MAX_ELEMENTS, Array

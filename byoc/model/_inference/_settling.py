@@ -8,11 +8,11 @@ where nothing is inferred; it never replaces what is.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
+from byoc._dataclasses import dataclass
 from byoc.model._inference._contrib_rules import infer_contrib_types
 from byoc.model._inference._elementwise_shapes import ELEMENTWISE_RULES, ML_RULES, Types, merge_dims
 from byoc.model._inference._extents import max_dims

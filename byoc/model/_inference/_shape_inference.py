@@ -6,7 +6,6 @@ onnxruntime infers, too.
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain, islice
 
@@ -14,6 +13,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.model._inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model._inference._scope_values import find_value

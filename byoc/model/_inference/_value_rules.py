@@ -6,7 +6,6 @@ by numpy in their own dtype, as at run time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 from math import ceil, floor, isfinite, prod
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from byoc._dataclasses import dataclass
 from byoc.model._inference._extents import (
     add_dims,
     ceil_divide_dims,

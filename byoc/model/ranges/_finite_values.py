@@ -7,7 +7,6 @@ a layer.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, inf, isnan, prod, sqrt
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.model._constants import find_constant_value, get_constant_value
 from byoc.model._graph_index import GraphIndex
 from byoc.model._tensor_data import FLOAT_DTYPES

@@ -4,7 +4,6 @@ Ends that are whole numbers are Python's integers, which are exact; sums and pro
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from itertools import product
 from math import ceil, floor, inf, isfinite, isnan, trunc
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from byoc._dataclasses import dataclass
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
 from byoc.model._inference._extents import bound_dim, list_dim_names

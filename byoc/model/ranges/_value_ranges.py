@@ -1,12 +1,12 @@
 """The ranges of the values of a graph's tensors, found when they are asked for."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field
 from byoc.model._constants import find_constant_value, get_constant_value
 from byoc.model._graph_index import GraphBody, GraphIndex
 from byoc.model._tensor_data import FLOAT_DTYPES

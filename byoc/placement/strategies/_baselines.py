@@ -1,11 +1,11 @@
 """Baseline strategies: the host alone, all that is supported, each operator that is faster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, field, fields
 from byoc.errors import InputError
 from byoc.placement._conditions import fix_reloads
 from byoc.placement._form_regions import form_regions

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, product
 from math import inf
 from typing import ClassVar
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.numerics import SearchBudget
 from byoc.placement._branch_and_cut import find_nearest_placement
 from byoc.placement._chain_split import iterate_chain_splits

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement._branch_and_cut import (

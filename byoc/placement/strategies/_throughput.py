@@ -1,11 +1,11 @@
 """Most inferences per second when several are in flight: the least maximal load of a device."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement._branch_and_cut import build_incumbent

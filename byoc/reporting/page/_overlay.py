@@ -3,7 +3,6 @@
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from io import StringIO
 from math import isfinite
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto
 
+from byoc._dataclasses import asdict, dataclass
 from byoc.bundle import DecisionDocument
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import read_array, walk_tensors

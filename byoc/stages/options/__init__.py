@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.stages.options._partition_options import Options, RoundOptions, record_options
+    from byoc.stages.options._partition_options import (
+        Options,
+        PackageOptions,
+        RoundOptions,
+        record_options,
+    )
     from byoc.stages.options._plan_options import (
         DEFAULT_HOST_COSTS,
         DEFAULT_STRATEGY,

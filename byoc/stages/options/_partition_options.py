@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import byoc.placement
-from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
+from byoc import bundle, codegen, model, quantization, samples, verification, zoo
+from byoc._dataclasses import dataclass, fields
 from byoc.errors import InputError
 from byoc.stages.options._plan_options import (
     DEFAULT_STRATEGY,
@@ -24,6 +24,10 @@ from byoc.stages.options._plan_options import (
     record_variants,
 )
 from byoc.support import Flag, Panel, Syntax, declaration_of, declare_field
+
+HostMode = Literal["exact", "fast"]
+HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
+"""The modes of sessions that a user chooses from, the default first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,17 +186,17 @@ class Options(CompileOptions):
         "the precision of variants that have one of their own, by name.",
         record=lambda given: {name: each.record for name, each in (given or {}).items()} or None,
     )
-    host_mode: onnxrt.HostMode = declare_field(
-        onnxrt.HOST_MODES[0],
+    host_mode: HostMode = declare_field(
+        HOST_MODES[0],
         "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
         "ONNX defines them, or `fast`, as onnxruntime fuses them, which moves results by units. What is "
         "verified is what runs.",
         Flag(
             "Compute quantized activations on the host as ONNX defines them, or sooner.",
-            choices=onnxrt.HOST_MODES,
+            choices=HOST_MODES,
             panel=Panel.BUNDLE,
         ),
-        lambda mode: None if mode == onnxrt.HOST_MODES[0] else mode,
+        lambda mode: None if mode == HOST_MODES[0] else mode,
     )
     inputs: str | Path | samples.Inputs | Sequence[samples.Inputs] | None = declare_field(
         None,
@@ -318,6 +322,34 @@ class Options(CompileOptions):
     def largest_errors(self) -> verification.Thresholds | None:
         """The largest errors of a region by itself, None for any error."""
         return read_gate(self.gate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(Options):
+    """The choices of a package, which are those of each of its models unless that has its own."""
+
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the package, a folder, or packed where it ends in `.zip`. An existing one is "
+        "replaced, whole; anything else that is there is left alone.",
+        Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
+    )
+    devices: Mapping[str, str | Path | Sequence[str | Path] | Mapping[str, Any]] | None = declare_field(
+        None,
+        "the devices that the package is for, by name, each with one rule file or several, or a mapping "
+        "with these under `rules` and a precision of its own (`quantize`, `data`, `calibration`, ...): "
+        "a variant of each model, or one for each of its variants.",
+        Flag(
+            "A device that the package is for, its rule file, and the precision that is its own, as in "
+            "phone=dla,quantize=int8,data=photos/.",
+            Syntax.PAIRS,
+            names=("--for",),
+            metavar="DEVICE=FILE|NAME,KEY=VALUE,...",
+        ),
+    )
+    base: str | Path | None = declare_field(
+        None, "a package whose models are taken over as they are; `output` may be the same."
+    )
 
 
 def read_gate(gate: bool | float | verification.Thresholds) -> verification.Thresholds | None:

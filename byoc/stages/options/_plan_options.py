@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import byoc.codegen
 import byoc.support.cache
 from byoc import costs, model, samples, verification, zoo
+from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.support import Flag, Panel, Syntax, declare, declare_field, is_file
 
 # Options as the manifest keeps them: plain JSON, files by their names alone.
@@ -216,7 +216,7 @@ class PlanOptions(UnitOptions):
         Flag(
             "The host's costs; by default those that the accelerator's name, if any.", panel=Panel.COSTS
         ),
-        zoo.name_source,
+        lambda path: None if path is None else zoo.name_source(path),
     )
     cost_options: Mapping[str, str] | None = declare_field(
         None,

@@ -13,13 +13,13 @@ as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from typing import Any
 
 from pydantic_core import SchemaValidator, core_schema
 
+from byoc._dataclasses import dataclass, field
 from byoc.support.expressions._parser import (
     Comprehension,
     ExpressionNode,

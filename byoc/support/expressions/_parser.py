@@ -6,10 +6,10 @@ and types of its own. Errors say at which character (from 1) the text is wrong.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from byoc._dataclasses import dataclass
 from byoc.errors import suggest_nearest
 
 # Syntax trees of conditions, and the facts that a tree reads.

@@ -1,0 +1,155 @@
+"""Dataclasses that their first use finishes: nothing differs from those of the standard library."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+import byoc
+from byoc._dataclasses import dataclass
+
+OPTIONS = [
+    {},
+    {"frozen": True},
+    {"eq": False},
+    {"frozen": True, "eq": False},
+    {"frozen": True, "kw_only": True},
+    {"frozen": True, "order": True},
+]
+FIRST_USES: dict[str, Callable[[type], object]] = {
+    "fields": lambda kind: [each.name for each in dataclasses.fields(kind)],
+    "signature": inspect.signature,
+    "match": lambda kind: kind.__match_args__,  # type: ignore[attr-defined]
+    "instance": lambda kind: kind(size=2).size,
+    "subclass": lambda kind: type("Sub", (kind,), {})(size=3).name,
+    "hash": lambda kind: kind.__hash__ is None,
+}
+
+
+def make(options: dict[str, bool], decorator: Any) -> type:
+    """Return a class with a method, a default, a made default and a base, decorated twice."""
+
+    class Base:
+        size: int
+        name: str = "none"
+
+        def double(self) -> int:
+            return 2 * self.size
+
+    decorated = decorator(**options)(Base)
+
+    class Made(decorated):  # type: ignore[misc,valid-type]
+        parts: list[int] = dataclasses.field(default_factory=list)
+
+    Made.__qualname__ = "Made"
+    return decorator(**options)(Made)  # type: ignore[no-any-return]
+
+
+def describe(kind: type) -> dict[str, object]:
+    """Return what users can see of a dataclass and of two equal instances."""
+    one, other = kind(size=1), kind(size=1)
+
+    def attempt(action: Callable[[], object]) -> object:
+        try:
+            return action()
+        except Exception as error:
+            return type(error).__name__
+
+    return {
+        "repr": repr(one),
+        "equal": one == other,
+        "hash": attempt(lambda: hash(one) == hash(other)),
+        "order": attempt(lambda: one < other),  # type: ignore[operator]
+        "set": attempt(lambda: setattr(one, "size", 3)),
+        "delete": attempt(lambda: delattr(one, "size")),
+        "replaced": dataclasses.replace(other, size=4).double(),
+        "copied": copy.deepcopy(other).parts,
+        "fields": [(each.name, each.type, each.kw_only) for each in dataclasses.fields(kind)],
+        "signature": str(inspect.signature(kind)),
+        "match": kind.__match_args__,  # type: ignore[attr-defined]
+        "positional": attempt(lambda: kind(1, "two").name),
+        "names": sorted(set(vars(kind)) - {"__doc__", "__static_attributes__", "__firstlineno__"}),
+    }
+
+
+@pytest.mark.parametrize("first_use", FIRST_USES.values(), ids=FIRST_USES)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_nothing_differs_from_the_standard_library(
+    options: dict[str, bool], first_use: Callable[[type], object]
+) -> None:
+    late, plain = make(options, dataclass), make(options, dataclasses.dataclass)
+
+    assert first_use(late) == first_use(plain)
+    assert describe(late) == describe(plain)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """At the module's level, where pickle finds it."""
+
+    size: int
+
+
+@pytest.mark.parametrize(
+    "use", [repr, hash, lambda kept: kept.__eq__(kept), lambda kept: setattr(kept, "size", 2)]
+)
+def test_an_unpickled_instance_is_finished_by_its_first_use(use: Callable[[object], object]) -> None:
+    @dataclass(frozen=True)
+    class Fresh:
+        size: int
+
+    expected, instance = Kept(1), object.__new__(Fresh)
+    instance.__dict__.update(expected.__dict__)
+
+    def outcome(kept: object) -> str:
+        try:
+            return repr(use(kept)).replace(type(kept).__qualname__, "")
+        except dataclasses.FrozenInstanceError as error:
+            return str(error)
+
+    assert outcome(instance) == outcome(expected)
+    assert pickle.loads(pickle.dumps(expected)) == expected  # noqa: S301 - our own bytes
+
+
+def test_threads_that_use_a_class_at_once_finish_it_once() -> None:
+    for _ in range(50):
+        kind, made, barrier = make({"frozen": True}, dataclass), list[object](), Barrier(8)
+
+        def use(kind: type = kind, made: list[object] = made, barrier: Barrier = barrier) -> None:
+            barrier.wait()
+            made.append(kind(size=5))
+
+        threads = [Thread(target=use) for _ in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+        assert made == [kind(size=5)] * 8
+
+
+def test_every_dataclass_of_byoc_can_be_finished() -> None:
+    """A mistake that the standard library reports at once is found here, not by the first user."""
+    modules = [
+        import_module(each.name)
+        for each in pkgutil.walk_packages(byoc.__path__, "byoc.")
+        if not each.name.endswith("__main__")
+    ]
+    classes = {
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, type) and "__dataclass_fields__" in vars(each)
+    }
+
+    assert len(classes) > 700
+    for each in classes:
+        assert isinstance(dataclasses.fields(each), tuple)
+        assert type(vars(each)["__dataclass_fields__"]) is dict
