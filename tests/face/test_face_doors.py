@@ -82,7 +82,7 @@ def _has_light_help(verb: str) -> bool:
     return verb not in {"plan-memory", "calibrate", "simplify", "zoo"}
 
 
-@pytest.mark.parametrize("verb", filter(_has_light_help, VERBS))
+@pytest.mark.parametrize("verb", list(filter(_has_light_help, VERBS)))
 def test_help_loads_neither_onnx_nor_a_room_that_computes(verb: str) -> None:
     assert count_modules(verb, "--help", code=f"{_LOADED}assert 'onnx' not in sys.modules") <= 50
 
