@@ -51,8 +51,8 @@ class _Unfinished:
     def finish(self) -> None:
         """Make the class a dataclass.
 
-        The standard library does so to a copy, whose attributes are then taken over one by one, `__init__`
-        last: at no time can another thread make an instance of a class that is half finished.
+        The standard library does so to a copy, whose attributes are then taken over one by one,
+        `__init__` last: no other thread can make an instance of a class that is half finished.
         """
         with _lock:
             if not self.stand_ins:
