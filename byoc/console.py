@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from io import StringIO
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -75,11 +76,21 @@ _PIPE_WIDTH = 10_000  # nothing is wrapped where no terminal is
 _PROGRAM = "byoc"
 
 
+class FoldedText(StringIO):
+    """Standard output that is kept as text, its tables folded to a number of columns."""
+
+    def __init__(self, columns: int = _PIPE_WIDTH) -> None:
+        """Begin with no text."""
+        super().__init__()
+        self.columns = columns
+
+
 def make_console() -> "Console":
     """Return the console for results; in a pipe no line is folded to the width of a terminal."""
     from rich.console import Console  # noqa: PLC0415 - the help and most errors do without
 
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    kept = sys.stdout.columns if isinstance(sys.stdout, FoldedText) else _PIPE_WIDTH
+    width = None if sys.stdout.isatty() else kept
     return Console(width=width, emoji=False)  # in a name, `:car:` is just that
 
 

@@ -27,14 +27,14 @@ else:
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was.
 
-    A shell that asks how to complete a line is answered without the parser of the command line, whose
-    import takes longer than a press of a key may.
+    A shell that starts, or asks how to complete a line, is answered without the parser of the command
+    line, whose import takes longer than a press of a key may.
     """
-    if shell := os.environ.get("_BYOC_COMPLETE"):
-        from byoc.cli._completion import answer_shell  # noqa: PLC0415 - see above
+    if "_BYOC_COMPLETE" in os.environ or sys.argv[1:2] == ["completion"]:
+        from byoc.cli._completion import serve_shell  # noqa: PLC0415 - see above
 
-        answer_shell(shell, sys.argv[1:])
-        return
+        if serve_shell(os.environ.get("_BYOC_COMPLETE"), sys.argv[1:]):
+            return
     from byoc.cli._main import run_command_line  # noqa: PLC0415 - see above
 
     run_command_line()

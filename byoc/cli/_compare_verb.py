@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +33,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
 from byoc.console import (
+    FoldedText,
     format_count,
     format_decibels,
     format_quantity,
@@ -49,6 +49,7 @@ from byoc.support import Flag, Panel, Syntax, check_output, keywords_of, write_t
 
 _NO_TOLERANCES = byoc.Tolerances()
 _SHOWN = 12  # rows without `--verbose`: what fits on a screen with the totals
+_NARROW = 54  # columns of a table on a screen of 480 pixels
 _NAMES = 3  # of nodes in a row without `--verbose`
 _COSTS = {
     "seconds": ("predicted", "s"),
@@ -158,9 +159,12 @@ def _check_page(path: Path, old: str, new: str) -> None:
 def _write_page(path: Path, old: str, new: str, found: byoc.PlacementDiff, variant: str | None) -> None:
     bundles = [byoc.open_bundle(name, variant=variant) for name in (old, new)]
     moved = {name for move in found.moves if move.is_move for name in move.nodes}
-    with redirect_stdout(StringIO()) as lines:
+    with redirect_stdout(FoldedText()) as wide:
         print_diff(found)
-    page = byoc.reporting.page.make_diff_page(bundles[0], bundles[1], lines.getvalue(), moved)
+    with redirect_stdout(FoldedText(_NARROW)) as narrow:
+        print_diff(found)
+    texts = (wide.getvalue(), narrow.getvalue())
+    page = byoc.reporting.page.make_diff_page(bundles[0], bundles[1], texts, moved)
     write_text(path, page)
     print_errors([f"Written to {path}"])
 

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,14 @@ from byoc.support import (
     list_installed,
 )
 
-SHELLS = ("bash", "zsh", "fish")
-"""The shells that can ask."""
+
+class Shell(StrEnum):
+    """A shell that completes lines by asking byoc."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
 
 _FOLDER = Path(__file__).with_name("shells")
 _MOST_FILES = 2_000  # of a folder that are looked at: a shell asks at each press of a key
@@ -41,6 +48,21 @@ _NO_ARGUMENT = {"repeated": False, "values": ()}
 
 Reply = tuple[str, str]
 """A word as it is completed, and a description of it."""
+
+
+def serve_shell(shell: str | None, words: Sequence[str]) -> bool:
+    """Answer a shell where it asks; return whether it did.
+
+    It asks how to complete a line where the environment names a `shell`, and else for what it runs at
+    its start, by `byoc completion NAME`. The `words` are those behind the program's name.
+    """
+    if shell:
+        answer_shell(shell, words)
+        return True
+    if len(words) == 2 and words[0] == "completion" and words[1] in list(Shell):
+        sys.stdout.write(read_script(words[1]))
+        return True
+    return False
 
 
 def read_script(shell: str) -> str:
@@ -55,9 +77,9 @@ def answer_shell(shell: str, words: Sequence[str]) -> None:
     bash they are its line up to the cursor, the characters that it breaks words at, and the words that
     it made of the line; it replaces what follows the last break, and the others the whole word.
     """
-    if shell not in SHELLS:
+    if shell not in list(Shell):
         asked = "_BYOC_COMPLETE is set by what `byoc completion` prints"
-        print_errors([f"{asked}: to one of {', '.join(SHELLS)}, not to '{shell}'"])
+        print_errors([f"{asked}: to one of {', '.join(Shell)}, not to '{shell}'"])
         sys.exit(1)
     if shell == "bash":
         line, breaks, *parts = words

@@ -15,7 +15,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.metadata import version
@@ -29,6 +28,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from byoc.cli._common import PanelCommand, ending_by_signals, without_silent_end
+from byoc.cli._completion import Shell, read_script
 from byoc.cli._repeated_command import repeating
 from byoc.console import (
     make_warnings_printable,
@@ -316,14 +316,6 @@ def _describe(
     """Bring your own codegen: cut an ONNX model between a host CPU and accelerators."""
 
 
-class Shell(StrEnum):
-    """A shell that completes lines by asking byoc."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
 def completion(
     shell: Annotated[
         Shell | None, typer.Argument(help="The shell; unless given, what to do is said.")
@@ -333,9 +325,6 @@ def completion(
 
     Run the output at the start of the shell, as `byoc completion` without a name says.
     """
-    # Only now: a verb is found by this module, and all others would load it, too.
-    from byoc.cli._completion import read_script  # noqa: PLC0415
-
     if shell is not None:
         print_lines(read_script(shell).splitlines())
         return

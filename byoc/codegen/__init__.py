@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from byoc.codegen._emx_definitions import check_each_node as check_each_node
     from byoc.codegen._emx_definitions import define_emx_nodes as define_emx_nodes
     from byoc.codegen._emx_definitions import find_refused_nodes as find_refused_nodes
+    from byoc.codegen._emx_definitions import make_emx_compiler as make_emx_compiler
     from byoc.codegen._emx_definitions import mend_emx_source as mend_emx_source
     from byoc.codegen._emx_definitions import node_names as node_names
     from byoc.codegen._emx_definitions import split_into_nodes as split_into_nodes

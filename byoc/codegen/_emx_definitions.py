@@ -8,6 +8,7 @@ show what is left.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import onnx
@@ -107,6 +108,32 @@ _BYTE = 8  # bits
 _SCALES, _ZERO_POINTS = 2, 3  # inputs of MatMulNBits
 _PADDED_KEYS = 6  # input of Attention
 _OUTPUT_SHAPE = 2  # input of MaxUnpool
+
+
+class _TemplateOnUse:
+    """A template of emx-onnx-cgen, which is read when something of it is asked for."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = cache(read)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._read(), name)
+
+
+def make_emx_compiler(**options: Any) -> Any:
+    """Return a compiler of emx-onnx-cgen with these options.
+
+    It would read its 170 templates before it emits a line, which takes 2 to 3 processor seconds; most
+    models need a few, so each is read when it is used. Raises ImportError where it is not installed.
+    """
+    from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
+
+    compiler = Compiler(CompilerOptions(**options))
+    templates = getattr(getattr(compiler, "_emitter", None), "_env", None)
+    if templates is not None:  # a later release may keep them elsewhere, and is as slow as it is
+        read = templates.get_template
+        templates.get_template = lambda *given: _TemplateOnUse(partial(read, *given))
+    return compiler
 
 
 def define_emx_nodes(model: onnx.ModelProto) -> None:

@@ -45,7 +45,7 @@ from byoc.comparison._study_results import (
     write_results,
 )
 from byoc.costs import parse_objective
-from byoc.errors import InputError, escape_unprintable
+from byoc.errors import InputError, escape_unprintable, suggest_nearest
 from byoc.placement import Measure
 from byoc.planning import choose_clean_passes, read_instance
 from byoc.stages import load_settings, load_targets
@@ -163,17 +163,23 @@ def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
         except (ValueError, NotImplementedError) as error:  # pathlib's, of patterns
             raise InputError(f"{source}: models[{number}]: '{name}': {error}") from None
         if not matches:
-            where = f"no file in {folder}"
-            if name.startswith(ZOO):
-                where = "no model of the zoo that is here"
-            elif not any(mark in name for mark in _PATTERN):
-                missing.append(f"{source}: models[{number}]: {describe_missing_file(folder / name)}")
-                continue
-            missing.append(f"{source}: models[{number}]: {where} matches '{name}'")
+            missing.append(f"{source}: models[{number}]: {_describe_missing_model(name, folder)}")
         found |= dict.fromkeys(matches)
     if missing:
         raise InputError(*missing)
     return list(found)
+
+
+def _describe_missing_model(name: str, folder: Path) -> str:
+    """Return why a name or a pattern stands for no model."""
+    in_zoo = name.startswith(ZOO)
+    if any(mark in name for mark in _PATTERN):
+        where = "no model of the zoo that is here" if in_zoo else f"no file in {folder}"
+        return f"{where} matches '{name}'"
+    if not in_zoo:
+        return describe_missing_file(folder / name)
+    near = suggest_nearest(name.removeprefix(ZOO), [each.name for each in list_entries()])
+    return f"the zoo has no '{name.removeprefix(ZOO)}'{near}; `byoc zoo` lists its models"
 
 
 def _match_models(name: str, folder: Path) -> Iterator[str]:
@@ -181,7 +187,7 @@ def _match_models(name: str, folder: Path) -> Iterator[str]:
     if name.startswith(ZOO):
         pattern = name.removeprefix(ZOO)
         if not any(mark in pattern for mark in _PATTERN):
-            yield name
+            yield from (name for each in list_entries() if each.name == pattern)
             return
         here = (entry.name for entry in list_entries() if entry.present)
         yield from (f"{ZOO}{each}" for each in here if fnmatchcase(each, pattern))

@@ -194,9 +194,9 @@ class PlannedProgram:
         drivers = _find_drivers(graph)
         report_step("plan memory")
         steps = plan_steps(graph, threads=threads)
-        overruled = steps.proof.overruled
-        defined = graph.follow_definition() if overruled else None
-        return cls(defined or graph, steps, drivers, () if defined else overruled)
+        defined = graph.follow_definition(steps.overruled) if steps.overruled else graph
+        kinds = dict.fromkeys(graph.index.nodes[number].op_type for number in steps.overruled)
+        return cls(defined or graph, steps, drivers, () if defined else tuple(kinds))
 
     def add_weights(self, weights: ProgramWeights) -> None:
         """Add all constants to weights that several programs have in common."""

@@ -16,7 +16,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_h
 from onnx.helper import make_tensor_value_info
 
 from byoc._dataclasses import dataclass, field
-from byoc.codegen import CompileError, define_emx_nodes, mend_emx_source
+from byoc.codegen import CompileError, define_emx_nodes, make_emx_compiler, mend_emx_source
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
 from byoc.model import DTYPE_NUMBERS, is_onnx, list_bodies
@@ -537,18 +537,15 @@ def _add_kind(graph: onnx.GraphProto, kind: _NodeKind, number: int) -> None:
 
 @cache
 def _load_compiler() -> Any:
-    """Return the only compiler of this process, as reading its templates takes a second."""
+    """Return the only compiler of this process, which keeps the templates that it has read."""
     try:
-        from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
+        return make_emx_compiler(
+            model_name=_ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
+        )
     except ImportError:
         raise MissingRuntimeError(
             f"emx-onnx-cgen is not installed ({install_command('c')}), and C for this model needs it"
         ) from None
-    return Compiler(
-        CompilerOptions(
-            model_name=_ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
-        )
-    )
 
 
 def _explain(error: Exception) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, ValueInfoProto, numpy_helper
-from onnx.helper import make_value_info
+from onnx.helper import make_tensor_value_info, make_value_info, np_dtype_to_tensor_dtype
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc._dataclasses import dataclass, replace
@@ -39,6 +39,7 @@ from byoc.verification import (
     Difference,
     NoiseGauge,
     PlainModel,
+    find_quantized_tensors,
     make_exact_products,
     open_original,
     open_plain,
@@ -139,8 +140,9 @@ class ProgramGraph:
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
     are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations or
     the rounding to int8 that `accuracy_level` lets it do, or onnx.reference where that is followed.
-    `noise` has, by output of floats, the differences of right results: by how onnxruntime evaluates the
-    last operator, and by the quantization of activations.
+    `noise` has, by output, the differences of right results: of floats by how onnxruntime evaluates the
+    last operator and by the quantization of activations; of these and of quantized integers by how
+    values in the middle between two integers are rounded.
     """
 
     index: GraphIndex
@@ -167,16 +169,67 @@ class ProgramGraph:
         """The sizes of tensors, and which of them are known before a run."""
         return TensorSizes(self.index, self.source, CONVENTION.packed)
 
-    def follow_definition(self) -> "ProgramGraph | None":
-        """Return the graph with the outputs of onnx.reference; None where that is slow, or has none."""
-        if self.regions or len(self.index.nodes) > _MOST_JUDGED:
+    def follow_definition(self, numbers: Collection[int]) -> "ProgramGraph | None":
+        """Return the graph with the outputs that ONNX defines; onnxruntime makes others of some nodes.
+
+        onnx.reference runs these and onnxruntime the rest; None where one of them does not run.
+        """
+        if self.regions:
             return None
+        known = dict(self.sample)
         try:
-            made = open_reference(copy_without(self.index.proto)).run(self.sample)
-            expected = _read_outputs(self, made, widens=True)
+            for number in sorted(numbers):
+                node = self.index.nodes[number]
+                given = self._run_others(known, [*filter(None, node.input)], numbers)
+                inputs = [
+                    make_tensor_value_info(name, np_dtype_to_tensor_dtype(value.dtype), value.shape)
+                    for name, value in given.items()
+                ]
+                outputs = [ValueInfoProto(name=name) for name in node.output if name]
+                step = copy_without(self.index.proto, "node", "input", "output", "initializer")
+                step.graph.node.append(node)
+                step.graph.input.extend(inputs)
+                step.graph.output.extend(outputs)
+                known |= self._narrow(open_reference(step).run(given))
+            made = self._run_others(known, self.index.outputs, numbers)
         except InputError:
             return None
-        return replace(self, expected=expected, noise={})
+        return replace(self, expected=_read_outputs(self, made, widens=True))
+
+    def _narrow(self, made: Mapping[str, Any]) -> dict[str, Array]:
+        """Return results in the dtypes stated: numbers of Python make floats of 64 in onnx.reference."""
+        return {
+            name: np.asarray(value).astype(to_numpy_dtype(self.index.types[name].dtype))
+            for name, value in made.items()
+        }
+
+    def _run_others(
+        self, known: Mapping[str, Array], wanted: Collection[str], left_out: Collection[int]
+    ) -> dict[str, Array]:
+        """Return tensors by onnxruntime, which does not run some nodes: their results are known."""
+        index, stored = self.index, self.index.stored_tensors
+        found = {name: known[name] for name in wanted if name in known}
+        found |= {name: read_array(stored[name], self.folder) for name in wanted if name in stored}
+        waiting = [name for name in wanted if name not in found]
+        numbers, read = set[int](), dict[str, None]()
+        while waiting:
+            name = waiting.pop()
+            number = index.producers.get(name)
+            if name in known or number is None:
+                read[name] = None
+            elif number not in numbers and number not in left_out:
+                numbers.add(number)
+                waiting += index.reads[number]
+        if not numbers:
+            return found
+        proto = copy_without(index.proto, "node", "input", "output")
+        proto.graph.node.extend(index.nodes[number] for number in sorted(numbers))
+        given = {name: known[name] for name in read if name in known}
+        proto.graph.input.extend(make_value_info(name, index.type_protos[name]) for name in given)
+        names = [name for name in wanted if name not in found]
+        proto.graph.output.extend(ValueInfoProto(name=name) for name in names)
+        made = open_plain(proto, self.folder, lambda: proto).run(given)
+        return found | {name: np.asarray(made[name]) for name in names}
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is known before a run."""
@@ -362,14 +415,16 @@ def _make_graph(
     exact = make_exact_products(model.proto) or model.proto
     judged = _judge(model, exact, index, source, computed)
     sample, expected = judged.sample, judged.expected
-    noise = {}
+    noise = dict[str, tuple[Difference, ...]]()
+    quantized = find_quantized_tensors(model.proto)
     if judged.by_onnxruntime:  # the noise is onnxruntime's
         gauge = NoiseGauge(exact, model.folder, sample, expected)
-        noise = {
-            name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
-            for name, value in expected.items()
-            if value.dtype.kind == "f"
-        }
+        for name, value in expected.items():
+            if value.dtype.kind == "f":
+                floats = (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
+                noise[name] = (*floats, gauge.measure_ties(name))
+            elif name in quantized:
+                noise[name] = (gauge.measure_ties(name),)
     return replace(
         graph,
         sample=sample,
@@ -460,7 +515,7 @@ def _take_sample(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
 def _read_outputs(
     graph: Model | ProgramGraph, made: Mapping[str, Any], widens: bool
 ) -> dict[str, Array]:
-    """Return the outputs of a graph, those that are stored among them.
+    """Return the outputs of a graph in order, those that are stored among them.
 
     With `widens` floats may have more bits than stated: numbers of Python make them of 64 in
     onnx.reference.
@@ -475,4 +530,4 @@ def _read_outputs(
             found[name] = found[name].astype(to_numpy_dtype(kind.dtype))
         if kind is None or found[name].dtype != to_numpy_dtype(kind.dtype):
             raise InputError(f"{graph.source}: the output '{name}' is no tensor of numbers")
-    return found
+    return {name: found[name] for name in outputs}  # in the order that callers know

@@ -65,6 +65,8 @@ class ProgramSteps:
     proof: Proof
     threads: int = 1
     """How many compute the steps that are shared; each has scratch memory of its own."""
+    overruled: tuple[int, ...] = ()
+    """The nodes that compute what ONNX defines, while onnxruntime computes something else."""
 
     @property
     def kernel_files(self) -> tuple[str, ...]:
@@ -129,7 +131,8 @@ def plan_steps(graph: ProgramGraph, prefix: str = "", threads: int = 1) -> Progr
         title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
         scratch, given = plan.scratch[number], guards.get(number, ())
         steps.append(ProgramStep(title, calls[number], region, nodes, scratch, given))
-    return ProgramSteps(tuple(steps), emitted, memory, plan, proof, threads)
+    overruled = sorted(memory.nodes[at][0] for at, each in numbers.items() if each in proof.overruled)
+    return ProgramSteps(tuple(steps), emitted, memory, plan, proof, threads, tuple(overruled))
 
 
 def count_scratch(call: Call) -> int:

@@ -47,13 +47,13 @@ class Proof:
 
     `wrong` has what is wrong with functions, by number. `not_proven` is why some or all were not tried,
     as a sentence without its end, empty where all were; `tried` counts those that were. `overruled` are
-    the operators that compute what ONNX defines, while onnxruntime computes something else.
+    the functions, by number, that compute what ONNX defines, while onnxruntime computes something else.
     """
 
     wrong: Mapping[int, str]
     tried: int
     not_proven: str = ""
-    overruled: tuple[str, ...] = ()
+    overruled: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ def prove_functions(
     texts = _split_source(source.replace(prefix, "") if prefix else source)
     kept, open_ones, untried = open_user_cache(), [], []
     keys: dict[int, str] = {}
-    overruled: list[str] = []
+    overruled = set[int]()
     for number, ((name, operands), model) in enumerate(zip(functions, models, strict=True)):
         try:
             trial = make_function_trial(model, model.graph.node[0].op_type)
@@ -124,7 +124,7 @@ def prove_functions(
         if entry is None:
             open_ones.append(_Function(number, name, operands, text, trial))
         elif entry.facts["overruled"]:
-            overruled.append(model.graph.node[0].op_type)
+            overruled.add(number)
     try:
         verdicts, endless = _try_functions(source, header, open_ones) if open_ones else ({}, {})
     except InputError as error:
@@ -135,13 +135,13 @@ def prove_functions(
             continue
         is_overruled = verdicts[each.number].is_overruled
         if is_overruled:
-            overruled.append(each.trial.model.graph.node[0].op_type)
+            overruled.add(each.number)
         if kept is not None:
             facts = {"codegen": _CACHED_AS, "overruled": is_overruled}
             kept.store(keys[each.number], CacheEntry(facts))
     reasons = dict.fromkeys([*untried, *endless.values()])
     tried = len(keys) - len(endless)
-    return Proof(wrong, tried, "; ".join(reasons), tuple(dict.fromkeys(overruled)))
+    return Proof(wrong, tried, "; ".join(reasons), frozenset(overruled))
 
 
 def _split_source(source: str) -> list[str]:

@@ -223,24 +223,39 @@ def _read_document(folder: Path, content: bytes) -> dict[str, Any]:
 
 def _build(folder: Path, document: dict[str, Any], command: Sequence[str], program: Path) -> int | None:
     """Build the program, and return a limit on its stack, None where the compiler does not say it."""
-    sources = [str(folder.resolve() / name) for name in document["sources"]]
-    own = ["-DBYOC_LINKED", f"-I{folder.resolve()}"]
-    libraries = [f"-l{name}" for name in document["libraries"]]
-    # `.incbin` looks for the weights where the assembler runs, and in the folders of -I.
-    arguments = [*command, *own, *sources, *libraries, "-o", str(program)]
-    ran = _call(arguments, program.parent)
-    if ran.returncode:
-        messages = ran.stderr.strip() or "it says nothing"
-        raise InputError(f"{command[0]} refuses the program: {shorten_text(messages, _MOST_CHARACTERS)}")
     frames = program.parent / "frames"
     frames.mkdir()
-    for name in document["sources"]:
-        if name.endswith(".c") and name != "main.c":
-            source = str(folder.resolve() / name)
-            made = f"{name.replace('/', '.')}.o"
-            arguments = [*command, *own, "-Wno-error", "-fstack-usage", "-c", source, "-o", made]
+    sources = {name: str(folder.resolve() / name) for name in document["sources"]}
+    measured = {name: path for name, path in sources.items() if name.endswith(".c") and name != "main.c"}
+    own = ["-DBYOC_LINKED", f"-I{folder.resolve()}"]
+    libraries = [f"-l{name}" for name in document["libraries"]]
+
+    def list_objects(*flags: str) -> dict[str, str] | None:
+        """Compile each source whose frames count; None where the compiler does not."""
+        found = {}
+        for name, source in measured.items():
+            found[name] = str(frames / f"{name.replace('/', '.')}.o")
+            arguments = [*command, *own, *flags, "-fstack-usage", "-c", source, "-o", found[name]]
             if _call(arguments, frames).returncode:
                 return None
+        return found
+
+    def link(inputs: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        # `.incbin` looks for the weights where the assembler runs, and in the folders of -I.
+        arguments = [*command, *own, *inputs.values(), *libraries, "-o", str(program)]
+        return _call(arguments, program.parent)
+
+    objects = list_objects()
+    if objects is None or link({**sources, **objects}).returncode:
+        # It builds whole programs alone with these flags, or something is wrong, which it says.
+        ran = link(sources)
+        if ran.returncode:
+            messages = ran.stderr.strip() or "it says nothing"
+            raise InputError(
+                f"{command[0]} refuses the program: {shorten_text(messages, _MOST_CHARACTERS)}"
+            )
+        if list_objects("-Wno-error") is None:
+            return None
     return _limit_stack(frames, str(document.get("prefix", PREFIX)))
 
 

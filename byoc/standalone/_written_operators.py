@@ -104,17 +104,20 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
 
 
 def put_steps_first(model: Model) -> Model:
-    """Return a model whose recurrent nodes read steps, not batches, along the first axis.
+    """Return a model whose recurrent nodes, those of bodies too, read steps along the first axis.
 
     onnxruntime runs no others (`layout` 1), so the model that it judges is written so, too.
     """
-    nodes = model.index.nodes
-    if not any(map(_has_batches_first, nodes)):
+    graphs = list(walk_graphs(model.proto.graph))
+    if not any(_has_batches_first(node) for graph in graphs for node in graph.node):
         return model
-    taken = {name for graph in walk_graphs(model.proto.graph) for name in list_own_names(graph)}
-    proto = copy_without(model.proto, "node")
-    for node in nodes:
-        proto.graph.node.extend(_turn_layout(node, taken) if _has_batches_first(node) else [node])
+    taken = {name for graph in graphs for name in list_own_names(graph)}
+    proto = copy_without(model.proto)
+    for graph in walk_graphs(proto.graph):
+        nodes = list(graph.node)
+        del graph.node[:]
+        for node in nodes:
+            graph.node.extend(_turn_layout(node, taken) if _has_batches_first(node) else [node])
     prepared = prepare_model(proto, model.source, model.folder)
     cleaned = clean_model(prepared, list_clean_passes(False, True)).model
     return replace(cleaned, make_samples=model.make_samples)
@@ -372,7 +375,7 @@ class OperatorWriter:
         """
         stated = get_stated_attributes(node)
         turned = _DIRECTIONS.get(_read_text(stated, "direction"), ())
-        extents, layout = self._find_extents(node.input[0]), int(stated.get("layout", 0))
+        extents = self._find_extents(node.input[0])
         x, *weights, lengths, initial = (*node.input, "", "", "")[:6]
         if not turned or extents is None or (lengths and self.index.get_opset(node) < _REVERSE_SEQUENCE):
             return
@@ -381,9 +384,9 @@ class OperatorWriter:
             given = [x]
             if is_turned:
                 given = [self.new_name(f"{x}_turned")]
-                yield from self._turn_round(x, given[0], lengths, extents, layout)
+                yield from self._turn_round(x, given[0], lengths, extents)
             place = self.store([way], f"{x}_way")
-            for name, axis in (*((each, 0) for each in weights), (lengths, None), (initial, layout)):
+            for name, axis in (*((each, 0) for each in weights), (lengths, None), (initial, 0)):
                 given.append(self.new_name(f"{name}_{way}") if name and axis is not None else name)
                 if given[-1] != name:
                     yield build_node("Gather", [name, place], [given[-1]], axis=axis)
@@ -393,30 +396,24 @@ class OperatorWriter:
             yield one
             if is_turned and own[0]:
                 all_steps, own[0] = own[0], self.new_name(f"{own[0]}_turned")
-                yield from self._turn_round(all_steps, own[0], lengths, extents, layout, has_ways=True)
+                yield from self._turn_round(all_steps, own[0], lengths, extents, has_ways=True)
             for names, name in zip(made, own, strict=True):
                 names.append(name)
-        for name, names, axis in zip(node.output, made, (1 + layout, layout), strict=False):
+        for name, names, axis in zip(node.output, made, (1, 0), strict=False):
             if name:
                 yield build_node("Concat", names, [name], axis=axis)
 
-    def _turn_round(  # noqa: PLR0913, PLR0917 - a tensor of a recurrent node, and what its axes are
-        self,
-        given: str,
-        made: str,
-        lengths: str,
-        extents: Sequence[int],
-        layout: int,
-        has_ways: bool = False,
+    def _turn_round(
+        self, given: str, made: str, lengths: str, extents: Sequence[int], has_ways: bool = False
     ) -> Iterator[NodeProto]:
         """Yield nodes that turn round each sequence of x, or of a result, which has an axis of ways."""
         if not lengths:
-            backwards = self.store(list(range(extents[layout]))[::-1], f"{given}_backwards")
-            yield build_node("Gather", [given, backwards], [made], axis=layout)
+            backwards = self.store(list(range(extents[0]))[::-1], f"{given}_backwards")
+            yield build_node("Gather", [given, backwards], [made], axis=0)
             return
         counts = self.new_name(f"{lengths}_whole")
         yield build_node("Cast", [lengths], [counts], to=TensorProto.INT64)
-        turn = partial(build_node, "ReverseSequence", time_axis=layout, batch_axis=1 - layout)
+        turn = partial(build_node, "ReverseSequence", time_axis=0, batch_axis=1)
         if not has_ways:
             yield turn([given, counts], [made])
             return
@@ -424,7 +421,7 @@ class OperatorWriter:
         first, second = extents[:2]
         plain, turned = (self.new_name(f"{given}_{each}") for each in ("plain", "plain_turned"))
         flat = self.store([first, second, -1], f"{given}_flat")
-        whole = [first, 1, second, -1] if layout == 0 else [first, second, 1, -1]
+        whole = [first, 1, second, -1]
         yield build_node("Reshape", [given, flat], [plain])
         yield turn([plain, counts], [turned])
         yield build_node("Reshape", [turned, self.store(whole, f"{given}_ways")], [made])

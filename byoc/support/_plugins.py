@@ -524,7 +524,7 @@ def _make_unknown_error(group: str, name: str, known: Any, problems: Sequence[st
     there = ", ".join(known) or "none"
     hint = suggest_nearest(name, known)
     if group == CODEGENS:
-        broken += "; one in another Python is named in your settings.yaml (docs/codegen.md)"
+        broken += "; one in another Python is named in your settings.yaml (docs/codegen_processes.md)"
     return InputError(f"{_cut_name(name)}: no such{file} {called}{hint}; installed: {there}{broken}")
 
 

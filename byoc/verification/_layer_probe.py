@@ -33,7 +33,7 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._quantization_noise import Thresholds, quantized_tensors_of
 from byoc.verification._region_cutter import RegionCutter, RegionPart
-from byoc.verification._unit_noise import OutputError
+from byoc.verification._unit_noise import NEAR_TIE, OutputError
 from byoc.verification._verification_result import LayerError
 
 Array = NDArray[Any]
@@ -264,7 +264,6 @@ class LayerProbe:
 _MEAN_SHARE = 1 / 8  # of a unit, that a mean may be off, and an error before rounding
 _DEVIATIONS = 4.0  # of a mean of that many results
 _LEAST_RESULTS = 16  # in the same step of a unit: of fewer no mean is judged
-_TIE = 1e-3  # how near to a half, in units, rounding may go either way
 _EPSILON = float(np.finfo(np.float32).eps)
 _STEPS = 16  # of a unit: real values in the same step count as one
 _TABLE = 2**22  # steps of all channels that a table is made of
@@ -354,7 +353,7 @@ def _find_decided(run: LayerRun) -> NDArray[np.bool_]:
         for end in ends:
             decided &= (expected != end) | (actual != end)
     if run.real is not None and run.real.shape == expected.shape:
-        near = np.maximum(_TIE, 4 * _EPSILON * np.abs(run.real))
+        near = np.maximum(NEAR_TIE, 4 * _EPSILON * np.abs(run.real))
         halfway = np.abs(np.abs(run.real - np.floor(run.real)) - 0.5) < near
         decided &= ~(halfway & (np.abs(actual - expected) <= 1))
     return decided

@@ -44,6 +44,7 @@ from byoc.verification._unit_noise import (
     Difference,
     OutputError,
     TieBreak,
+    TieNoise,
     UnitNoise,
     find_computed_in,
     measure_difference,
@@ -341,6 +342,14 @@ class NoiseGauge:
         most = self._find_most(name, thresholds)
         return {source: replace(each, largest=min(each.largest, most)) for source, each in found.items()}
 
+    def measure_ties(self, name: str) -> Difference:
+        """Return by how much right results of an output lie apart by values in the middle of integers.
+
+        Each is rounded up in one and down in the other where it is within a thousandth of a unit of the
+        middle, in all layers. No largest is above 6e-2 of the range, and the least step of the output.
+        """
+        return self._ties.measure(self.expected[name], name, self._find_most(name, DEFAULT_THRESHOLDS))
+
     def run_float_twin(self) -> Values:
         """Return the outputs with activations in floating point, empty where that cannot be run."""
         return self._float_twin
@@ -448,6 +457,14 @@ class NoiseGauge:
         except InputError:
             groups = None
         return UnitNoise(groups or self._flat, self.folder, self.inputs, share=self.share)
+
+    @cached_property
+    def _ties(self) -> TieNoise:
+        try:
+            groups = read_qdq_groups(self._flat, self.folder)
+        except InputError:
+            groups = None
+        return TieNoise(groups or self._flat, self.folder, self.inputs)
 
     @cached_property
     def _computed_short(self) -> set[str]:

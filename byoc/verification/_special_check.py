@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import inline_functions, prepare_model
+from byoc.model import inline_functions, prepare_model, to_numpy_dtype
 from byoc.rules import Arithmetic, ArithmeticContract, find_exceeded
 from byoc.verification._noise import compare_tensors
 from byoc.verification._quantization_noise import TOLERANCE, Thresholds, quantized_tensors_of
@@ -362,9 +362,15 @@ class SpecialRun:
 
     @property
     def _has_equal_keys(self) -> bool:
-        """Whether an input has equal elements, which may be keys."""
+        """Whether an input has equal elements, which may be keys, in what the target computes in."""
         arrays = [np.asarray(value) for value in self.inputs.values()]
-        return any(len(np.unique(each)) < each.size for each in arrays if each.dtype.kind in "iuf")
+        keys = [each for each in arrays if each.dtype.kind in "iuf"]
+        if self.promises.computes:
+            kind = to_numpy_dtype(self.promises.computes)
+            keys = [
+                each.astype(kind).astype(np.float64) if each.dtype.kind == "f" else each for each in keys
+            ]
+        return any(len(np.unique(each)) < each.size for each in keys)
 
     def _find_exceeded(self) -> str:
         """Return the clause that whole numbers may leave on these inputs, empty for none.

@@ -314,6 +314,13 @@ _MOST_FLAT = 2e7
 all else that verifies it. What adds up floats shows less, and its compiled form may be a simulator's."""
 _SUMMED_EVERY = 3  # of the elements of what is added up, so that results are not all at their ends
 _LEAST_NORMAL = 1e-4  # above the denormals of float16
+_LARGEST = {
+    "float16": (2 - 2.0**-10) * 2.0**15,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float64": inf,
+}
+"""Finite magnitudes of the dtypes that a target may compute in."""
 _HALF = 0.5  # between two integers, where roundings differ
 _DISTINCT_STEP = 1 << 14
 _MOST_DISTINCT = {1: 1, 2: 2048, 4: 1 << 24}
@@ -515,6 +522,9 @@ def _choose_floats(
     if not traits.is_flat or traits.is_cast_to_whole(name):
         numbers = base.astype(np.float64)
         low, high = max(low, float(numbers.min())), min(high, float(numbers.max()))
+    if promises.computes:  # what is beyond it is infinite there
+        most = _LARGEST[promises.computes]
+        low, high = max(low, -most), min(high, most)
     values = list_special_values(str(base.dtype), low, high).finite
     numbers = values.astype(np.float64)
     if promises.denormals == "flushed" or promises.computes:

@@ -243,6 +243,9 @@ _SEEDS = (1, 2)
 SHARE = 1 / 8
 """The share of the results of each layer that is moved, half of them up and half of them down."""
 
+NEAR_TIE = 1 / 1000
+"""The distance from the middle between two integers, in units, within which either is right."""
+
 LARGEST_SHARE = 1 / 2
 """The largest share of a right layer's results that are a unit off.
 
@@ -339,6 +342,81 @@ class UnitNoise:
             for name in filter(moved.__contains__, node.output):
                 made = move(graph, name, readers[name], moved[name], seed + number)
                 graph.insert_after(number, *made)
+        graph.write_to(result.graph)
+        graph.write_stored(result.graph)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class TieNoise:
+    """Runs a model without functions with what it quantizes moved by a thousandth of a unit.
+
+    So what lies that near to the middle between two integers is rounded to the other one: sums of floats
+    in another order decide those. `folder` holds the external data of the model.
+    """
+
+    model: ModelProto
+    folder: Path | None
+    inputs: Values
+
+    @cached_property
+    def runs(self) -> tuple[Values, ...]:
+        """The outputs by name, all moved down and all moved up; none where nothing is quantized."""
+        index = GraphIndex(self.model, {})
+        rounded = [
+            number
+            for number, node in enumerate(index.nodes)
+            if is_quantize(node) and number not in index.constant_nodes
+        ]
+        if not rounded:
+            return ()
+        try:
+            with without_optimizations():
+                return tuple(
+                    run_session(
+                        open_session(self._make_moved_model(index, rounded, share), self.folder),
+                        self.inputs,
+                    )
+                    for share in (-NEAR_TIE, NEAR_TIE)
+                )
+        except (InputError, EncodeError, ValueError):
+            return ()
+
+    def measure(self, expected: Any, name: str, most: float) -> Difference:
+        """Return by how much right results of an output lie apart, where `expected` is one of them.
+
+        The largest is at most `most`, or the least step that there is, such as a unit of an integer.
+        """
+        if not self.runs:
+            return Difference()
+        wanted = np.asarray(expected).astype(np.float64)
+        moved = [np.abs(np.asarray(run[name]).astype(np.float64) - wanted) for run in self.runs]
+        apart = np.nan_to_num(sum(moved), nan=0.0, posinf=0.0)
+        steps = apart[apart > 0]
+        if not steps.size:
+            return Difference()
+        largest = min(float(np.max(steps)), max(most, float(np.min(steps))))
+        return Difference(largest, float(np.mean(apart**2)))
+
+    def _make_moved_model(self, index: GraphIndex, rounded: list[int], share: float) -> ModelProto:
+        result = copy_without(self.model, "value_info")
+        graph = EditableGraph(result.graph)
+        nodes = graph.nodes
+        for number in rounded:
+            node = nodes[number]
+            scale = find_constant_value(index, node.input[1], self.folder)
+            if scale is not None and scale.size > 1:
+                continue  # by channel or block, which activations seldom are
+            dtype = np.float32 if scale is None else scale.dtype
+            stored = graph.store(np.array(share, dtype), f"{node.output[0]}_share")
+            step = graph.names.new_tensor(f"{node.output[0]}_step")
+            moved = graph.names.new_tensor(f"{node.output[0]}_moved")
+            graph.insert_before(
+                number,
+                build_node("Mul", [node.input[1], stored], [step]),
+                build_node("Add", [node.input[0], step], [moved]),
+            )
+            node.input[0] = moved
         graph.write_to(result.graph)
         graph.write_stored(result.graph)
         return result

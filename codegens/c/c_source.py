@@ -39,6 +39,7 @@ from byoc.codegen import (
     find_refused_nodes,
     list_node_captures,
     list_reads,
+    make_emx_compiler,
     mend_emx_source,
     node_names,
     quote_name,
@@ -385,19 +386,16 @@ def _emit_unchecked(model: ModelProto) -> str:
 
 @cache
 def compiler() -> Any:
-    """Return the only compiler of this process, as reading its templates takes a second.
+    """Return the only compiler of this process, which keeps the templates that it has read.
 
     Raises MissingRuntimeError if emx-onnx-cgen is not installed.
     """
     try:
-        from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
-    except ImportError:
-        raise MissingRuntimeError(describe_missing("emx-onnx-cgen", "c")) from None
-    return Compiler(
-        CompilerOptions(
+        return make_emx_compiler(
             model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MAX_ON_STACK
         )
-    )
+    except ImportError:
+        raise MissingRuntimeError(describe_missing("emx-onnx-cgen", "c")) from None
 
 
 def _explain_failure(model: ModelProto, error: Exception) -> str:

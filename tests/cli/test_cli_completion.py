@@ -183,10 +183,16 @@ def test_no_parser_and_no_model_is_imported_for_an_answer(here: Path) -> None:
         "import sys, byoc.cli; sys.argv = ['byoc', *sys.argv[1:]]; byoc.cli.main(); "
         f"print('#', sorted({heavy} & set(sys.modules)))"
     )
-    for words in (["partition", "--rules", "d"], ["passes", "d"], ["partition", "--strategy", "e"]):
+    for asks, *words in (
+        ["fish", "partition", "--rules", "d"],
+        ["fish", "passes", "d"],
+        ["fish", "partition", "--strategy", "e"],
+        ["", "completion", "bash"],
+        ["", "completion", "fish"],
+    ):
         ran = subprocess.run(
             [sys.executable, "-c", code, *words],
-            env={**os.environ, "_BYOC_COMPLETE": "fish"},
+            env={**os.environ, "_BYOC_COMPLETE": asks},
             capture_output=True,
             text=True,
             check=True,
@@ -205,6 +211,11 @@ def test_another_shell_is_named() -> None:
     )
     assert ran.returncode == 1
     assert "one of bash, zsh, fish, not to 'source_bash'" in ran.stderr
+
+
+@pytest.mark.parametrize("word", ["bsh", "--format", "bash zsh"])
+def test_what_no_shell_asks_for_is_a_usage_error(byoc: Callable[..., Ran], word: str) -> None:
+    assert byoc("completion", *word.split()).code == 2
 
 
 def test_completion_says_what_to_do(byoc: Callable[..., Ran]) -> None:

@@ -393,8 +393,8 @@ def test_the_documentation_followed_to_the_letter(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    page = (PLUG_IN.parents[2] / "docs" / "codegen.md").read_text("utf-8")
-    section = page.partition("### In another Python\n")[2].partition("\n### ")[0]
+    page = (PLUG_IN.parents[2] / "docs" / "codegen_processes.md").read_text("utf-8")
+    section = page.partition("## In another Python\n")[2].partition("\n### ")[0]
     blocks = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     code, settings, commands, with_driver = blocks
     write_settings(with_driver)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import CASES, model, region, same
+from compiling import join_cases, region, same
 from helpers.cutting import original
 
 import byoc
@@ -43,13 +43,11 @@ def runner(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
     return target, [qemu, "-L", f"/usr/{target}-linux-gnu", str(program)]
 
 
-@pytest.mark.parametrize("name", RUN)
 def test_another_processor_computes_what_onnxruntime_does(
-    name: str, runner: tuple[str, list[str]], tmp_path: Path
+    runner: tuple[str, list[str]], tmp_path: Path
 ) -> None:
     target, command = runner
-    text, inputs = CASES[name]
-    proto = model(text)
+    proto, inputs = join_cases(RUN)
     found: Any = find_codegen("iree")
     artifact = found.compile(region(proto, tmp_path), parse_codegen_options(found, {"target": target}))
     (tmp_path / "region.vmfb").write_bytes(artifact.files["region.vmfb"])

@@ -9,12 +9,31 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import CASES, compiled, computes, model, refusal, region, same, with_composite
+from compiling import (
+    CASES,
+    IN_FEW_REGIONS,
+    compiled,
+    computes,
+    model,
+    refusal,
+    region,
+    same,
+    with_composite,
+)
 from helpers.cutting import original, ramp
 from helpers.support import VANILLA, parse
 
 import byoc
-from byoc.codegen import Artifact, Executable, NotHereError, Oracle, Stamped, find_codegen
+from byoc.codegen import (
+    Artifact,
+    Executable,
+    Executor,
+    NotHereError,
+    Oracle,
+    Region,
+    Stamped,
+    find_codegen,
+)
 
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm")
@@ -22,9 +41,15 @@ pytest.importorskip("tvm")
 RELU = "g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }"
 DET = "g (float[2,2] x) => (float y) { r = Relu(x) d = Det(r) y = Neg(d) }"
 SMALL = "pools, concat and softmax"
+Compiled = tuple[Region, Artifact, Executor]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.fixture(scope="module")
+def relu(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    return compiled(parse(RELU), tmp_path_factory.mktemp("relu"), "tvm")
+
+
+@pytest.mark.parametrize("name", IN_FEW_REGIONS)
 def test_it_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
     computes(name, tmp_path, "tvm")
 
@@ -58,8 +83,8 @@ def test_unsigned_integers_stay_unsigned(tmp_path: Path) -> None:
     same(run(inputs), original(proto, inputs))
 
 
-def test_arrays_that_are_not_contiguous_or_not_writable(tmp_path: Path) -> None:
-    _, _, run = compiled(parse(RELU), tmp_path, "tvm")
+def test_arrays_that_are_not_contiguous_or_not_writable(relu: Compiled) -> None:
+    _, _, run = relu
     fixed = ramp(2, 3)
     fixed.flags.writeable = False
 
@@ -101,8 +126,8 @@ def test_the_same_region_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["tvm", "machine", "processor"])
-def test_a_library_whose_stamp_does_not_fit_is_not_loaded(mark: str, tmp_path: Path) -> None:
-    made, artifact, _ = compiled(parse(RELU), tmp_path, "tvm")
+def test_a_library_whose_stamp_does_not_fit_is_not_loaded(mark: str, relu: Compiled) -> None:
+    made, artifact, _ = relu
     found: Any = find_codegen("tvm")
 
     verdict = found.compatible(made, Artifact(artifact.files, {**artifact.metadata, mark: "another"}))
@@ -124,8 +149,8 @@ def test_what_is_for_a_better_processor_is_compiled_and_not_loaded(
         compiled(parse(RELU), tmp_path, "tvm", target="x86-64-v4")
 
 
-def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
-    made, artifact, _ = compiled(parse(RELU), tmp_path, "tvm")
+def test_what_is_no_library_is_refused(relu: Compiled) -> None:
+    made, artifact, _ = relu
     found: Any = find_codegen("tvm")
 
     for damaged in (b"", b"no library", artifact.files["region.so"][:200]):

@@ -1,7 +1,8 @@
 """`byoc diff --only-worse`: what got worse is named with its numbers, and nothing else trips it."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,17 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
+import yaml
 from helpers.calibrating import wide_inputs, wide_network
-from helpers.support import VANILLA, parse
+from helpers.support import VANILLA, Ran, parse
 from test_placement_diff import NET, planned, rules
 
 import byoc
+from byoc import Precision, calibrate, diff, partition
 from byoc.comparison import PlacementDiff
 from byoc.errors import InputError, RequirementError
+
+DLA_COSTS = Path(__file__).parents[2] / "cost_models" / "dla.yaml"
 
 
 def outcomes(found: PlacementDiff, **tolerances: float) -> dict[str, str]:
@@ -159,6 +164,96 @@ def test_three_decibels_less_are_named(quantized: Mapping[str, Path]) -> None:
     assert outcomes(found, max_error_growth=3.0)["error-growth y"] == "failure"
     assert f"{change.growth:+.2f} dB of error; at most 1 dB" in sentences(found)["error-growth y"]
     assert outcomes(byoc.diff(quantized["coarse"], quantized["int8"]))["error-growth y"] == "passed"
+
+
+def plant(amount: float, by: float, low: float, high: float, make: Callable[[float], float]) -> None:
+    """Make a regression of an amount: halve the interval of a factor until it is closer than `by`."""
+    for _ in range(24):
+        factor = (low + high) / 2
+        if abs((found := make(factor)) - amount) < by:
+            return
+        low, high = (factor, high) if found < amount else (low, factor)
+    pytest.fail(f"no factor regresses by {amount}")
+
+
+def gate(byoc: Any, *arguments: str | Path) -> tuple[int, str, list[str]]:
+    """Run `byoc diff` with the limits of docs/ci.md; return its code, errors, and JUnit's failures."""
+    ran = byoc("diff", *arguments, "--only-worse", "--max-slowdown", "5%", "--junit", "j.xml")
+    failures = ElementTree.parse("j.xml").getroot().findall("testsuite/testcase/failure")
+    return ran.code, ran.err, [case.get("message", "") for case in failures]
+
+
+def test_planted_changes_of_a_plan(
+    tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan slower by 10 % and a lost operator are named; another name of the target is no fault."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(wide_network(), "m.onnx")
+    like_dla = "target: npu\nextends: dla\ncodegen: dla\n"
+    Path("old.yaml").write_text(like_dla)
+    Path("old.json").write_text(
+        byoc("partition", "m.onnx", "--rules", "old.yaml", "--format", "json").out
+    )
+    kind = yaml.safe_load(DLA_COSTS.read_text(encoding="utf-8"))
+
+    def slow_down(factor: float) -> float:
+        peak = {f"peak.{dtype}": float(rate) / factor for dtype, rate in kind["peak"].items()}
+        changed = {**peak, "bandwidth": float(kind["bandwidth"]) / factor}
+        Path("slow.yaml").write_text(f"{like_dla}cost_parameters: {json.dumps(changed)}\n")
+        return diff("old.json", "slow.yaml", "m.onnx").slowdown or 0.0
+
+    plant(0.10, 0.0005, 1.0, 2.0, slow_down)
+    code, errors, failures = gate(byoc, "old.json", "slow.yaml", "--model", "m.onnx")
+    assert (code, errors) == (6, f"byoc: {failures[0]}\n")
+    assert re.fullmatch(
+        r"predicted \S+ .s -> \S+ .s, \+(10|9\.9\d*|10\.0\d*) %; at most 5 % is tolerated", failures[0]
+    )
+
+    Path("lost.yaml").write_text(f"{like_dla}drop: {{ops: [Relu]}}\n")
+    code, errors, failures = gate(byoc, "old.json", "lost.yaml", "--model", "m.onnx")
+    lost = [each for each in failures if each.startswith("no longer offloaded: 3 nodes of Relu")]
+    assert (code, len(lost)) == (6, 1)
+    assert f"byoc: {lost[0]}\n" in errors
+
+    Path("renamed.yaml").write_text(like_dla.replace("npu", "dsp"))
+    assert gate(byoc, "old.json", "renamed.yaml", "--model", "m.onnx") == (0, "", [])
+
+
+def test_a_planted_loss_of_three_decibels(
+    tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges are widened until the output has 3 dB less against the float model."""
+    monkeypatch.chdir(tmp_path)
+    model = wide_network()
+    del model.graph.node[-2:]  # the means of whole images would hide most of the noise
+    output = onnx.helper.make_tensor_value_info("h", onnx.TensorProto.FLOAT, [1, 8, 32, 32])
+    model.graph.output[0].CopyFrom(output)
+    onnx.save(model, "m.onnx")
+    measured = calibrate("m.onnx", wide_inputs(2))
+
+    def compile_with(factor: float, bundle: str) -> None:
+        wider = {
+            name: replace(each, low=factor * each.low, high=factor * each.high)
+            for name, each in measured.tensors.items()
+        }
+        precision = Precision("int8", calibration=replace(measured, tensors=wider))
+        partition("m.onnx", VANILLA, precision=precision, output=bundle)
+
+    def lose(factor: float) -> float:
+        compile_with(factor, "new.byoc")
+        return diff("old.byoc", "new.byoc").errors[0].growth
+
+    compile_with(1.0, "old.byoc")
+    plant(3.0, 0.05, 1.0, 4.0, lose)
+    code, errors, failures = gate(byoc, "old.byoc", "new.byoc", "--max-error-growth", "2.95dB")
+    assert (code, errors) == (6, f"byoc: {failures[0]}\n")
+    assert re.fullmatch(
+        r"output 'h': signal-to-noise against the float model \S+ dB -> \S+ dB, "
+        r"\+(2\.9|3\.0)\d* dB of error; at most 2\.95 dB is tolerated",
+        failures[0],
+    )
+    assert gate(byoc, "old.byoc", "new.byoc", "--max-error-growth", "3.05dB") == (0, "", [])
+    assert gate(byoc, "new.byoc", "old.byoc", "--max-error-growth", "0dB") == (0, "", [])
 
 
 def test_int8_is_less_exact_than_float(quantized: Mapping[str, Path]) -> None:

@@ -117,7 +117,9 @@ def test_failures_are_rows_and_the_rest_goes_on(folder: Path, byoc: Cli) -> None
 
 
 def test_models_that_are_not_there_stop_a_study_before_it_solves(folder: Path, byoc: Cli) -> None:
-    study = write_study(folder, models=["nets/one.onnx", "nets/gone.onnx", "nets/*.pb", "zoo:gone*"])
+    study = write_study(
+        folder, models=["nets/one.onnx", "nets/gone.onnx", "nets/*.pb", "zoo:gone*", "zoo:squezenet"]
+    )
     ran = byoc("study", study, "-o", folder / "r.csv", "--jobs", "1")
     assert ran.code == 1
     lines = [line.removeprefix(f"byoc: {study}: ") for line in ran.err.splitlines()]
@@ -125,6 +127,7 @@ def test_models_that_are_not_there_stop_a_study_before_it_solves(folder: Path, b
         f"models[1]: {folder / 'nets/gone.onnx'}: no such file (did you mean one.onnx?)",
         f"models[2]: no file in {folder} matches 'nets/*.pb'",
         "models[3]: no model of the zoo that is here matches 'zoo:gone*'",
+        "models[4]: the zoo has no 'squezenet' (did you mean squeezenet?); `byoc zoo` lists its models",
     ]
     assert not (folder / "r.csv").exists()
 

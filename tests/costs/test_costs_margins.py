@@ -47,7 +47,7 @@ def read_pairs_of_dla() -> list[tuple[float, float]]:
     """Return the predicted and the simulated time of each network, however often it stands there."""
     found: dict[str, tuple[float, float]] = {}
     columns: tuple[int, int] | None = None
-    for row in read_rows("dla.md", "## Predicted and simulated"):
+    for row in read_rows("../benchmarks/RESULTS.md", "## Predicted and simulated"):
         names = [cell.replace("predicted region", "predicted") for cell in row]
         if "predicted" in names:
             simulated = next(

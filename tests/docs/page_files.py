@@ -21,7 +21,7 @@ import byoc
 from byoc import zoo
 
 _CLASSIFIER = """<ir_version: 8, opset_import: ["" : 17]>
-classifier (float[batch, 3, 64, 64] image) => (float[batch, 10] scores) {
+classifier (float[batch, 3, 32, 32] image) => (float[batch, 10] scores) {
     c1 = Conv <pads = [1, 1, 1, 1]> (image, w1)
     r1 = Relu(c1)
     c2 = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (r1, w2)
@@ -81,7 +81,7 @@ def make_samples(folder: Path) -> None:
     """Write two samples for the classifier."""
     folder.mkdir()
     for number in range(2):
-        image = _draw(number).standard_normal((1, 3, 64, 64)).astype(np.float32)
+        image = _draw(number).standard_normal((1, 3, 32, 32)).astype(np.float32)
         np.savez(folder / f"{number}.npz", image=image)
 
 
@@ -91,13 +91,13 @@ def make_photos(folder: Path) -> None:
 
     folder.mkdir()
     for number in range(4):
-        pixels = _draw(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        pixels = _draw(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
 
 def make_inputs(path: Path) -> None:
     """Write inputs of the classifier: by name, or the image alone."""
-    image = _draw().standard_normal((1, 3, 64, 64)).astype(np.float32)
+    image = _draw().standard_normal((1, 3, 32, 32)).astype(np.float32)
     if path.suffix == ".npy":
         np.save(path, image)
     else:

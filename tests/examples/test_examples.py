@@ -426,3 +426,37 @@ def test_what_is_no_program_is_refused_for_the_browser(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (1, f"{tmp_path}: is no program of byoc export-c\n")
     assert not (tmp_path / "site").exists()
+
+
+BINDING = os.environ.get("BYOC_CSHARP_ONNXRUNTIME", "")
+
+
+def test_an_application_in_csharp_runs_a_bundle(tmp_path: Path) -> None:
+    if not BINDING:
+        pytest.skip("BYOC_CSHARP_ONNXRUNTIME names no folder of Microsoft.ML.OnnxRuntime.dll")
+    if not shutil.which("mcs") or not shutil.which("mono"):
+        pytest.skip("needs Mono")
+    weights = ", ".join(str(i % 7 - 3) for i in range(108))
+    net = f"""net (float[1, 3, 6, 6] x) => (float[1, 4, 4, 4] y) <float[4, 3, 3, 3] w = {{{weights}}}> {{
+        a = Conv(x, w)
+        y = Relu(a)
+    }}"""
+    onnx.save(parse(net), tmp_path / "model.onnx")
+    run_script("csharp/make_bundle.py", tmp_path / "model.onnx", tmp_path / "out")
+    library, program = Path(BINDING) / "Microsoft.ML.OnnxRuntime.dll", tmp_path / "app.exe"
+    compiler = ["mcs", "-warnaserror", f"-r:{library}", f"-out:{program}"]
+    subprocess.run([*compiler, EXAMPLES / "csharp/Program.cs"], check=True, capture_output=True)
+    places = {"MONO_PATH": BINDING, "LD_LIBRARY_PATH": BINDING}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = ["mono", str(program), str(tmp_path / "out")]
+        environment = {**os.environ, **places}
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+
+    done = run()
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, "right"), done.stderr
+    assert done.stdout.endswith(" of the range of y\n")
+    (tmp_path / "out/libbyoc_driver_dla.so").unlink()
+    done = run()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no driver for 'dla': name its library" in done.stderr

@@ -4,7 +4,7 @@ It is asked in processes of its own, since a model may make it crash or hang; ea
 vendor's library once, and is replaced when it is lost.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -54,8 +54,8 @@ class Answer:
 
 def ask(
     questions: Sequence[Question], *, serve: Serve, workers: int = 2, patience: float = PATIENCE
-) -> list[Answer]:
-    """Return the vendor's answer to each question, in their order.
+) -> Iterator[Answer]:
+    """Yield the vendor's answer to each question, in their order, as soon as it is known.
 
     `serve` runs in a process of its own, and answers each question that comes through a pipe.
     """
@@ -73,7 +73,7 @@ def ask(
 
     try:
         with ThreadPoolExecutor(workers) as threads:
-            return list(threads.map(answer, questions))
+            yield from threads.map(answer, questions)
     finally:
         for worker in started:
             worker.stop()

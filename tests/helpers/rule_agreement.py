@@ -1,7 +1,8 @@
 """How often a rule file and a vendor's compiler agree, as numbers and as a table."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,49 +94,71 @@ def _disagreements(what: str, found: Sequence[Judged], possible: int) -> Iterato
 # The whole way: models planned with their compiler asked, compiled, verified, and run on other data.
 
 Pairs = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+_TOGETHER = 25  # models of one operator set that go side by side
 
 
 @dataclass(frozen=True)
 class WholeWay:
-    """What becomes of models of one operator in `byoc.partition`.
+    """What becomes of models of one operator in `byoc.partition`, each in a region of its own.
 
-    `rules` are a file whose regions are connected, so that each model has its own. `options` are those
-    of `partition`; `differs` says how an output is off, nothing where it is right.
+    `rules` are the name of a rule file, whose regions are made connected. `options` are those of
+    `partition`; `differs` says how an output is off, nothing where it is right.
     """
 
-    rules: Path
+    rules: str
     options: Mapping[str, Any]
     differs: Callable[[Any, Any], str]
 
-    def go(self, models: Sequence[ModelProto], data: Sequence[Pairs]) -> list[str]:
+    def find_outcomes(self, models: Mapping[str, tuple[ModelProto, Pairs]], log: Path) -> dict[str, str]:
         """Return for each model `accelerator` or `host`, where its node `asked` is, or what is wrong.
 
         Those of one operator set go side by side in one model; where that ends in an error, each alone.
+        What the log has is not run again, and what it lacks is added to it as soon as it is known.
         """
-        found = [""] * len(models)
-        by_opset: dict[tuple[int, ...], list[int]] = {}
-        for number, model in enumerate(models):
+        rows = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        found = {each["name"]: each["found"] for each in map(json.loads, rows)}
+        missing = [name for name in models if name not in found]
+        with TemporaryDirectory(prefix="byoc-") as folder, log.open("a", encoding="utf-8") as file:
+            connected = Path(folder) / "connected.yaml"
+            connected.write_text(f"extends: {self.rules}\ntarget: connected\nregions: connected\n")
+            for name, outcome in self._go({name: models[name] for name in missing}, connected):
+                found[name] = outcome
+                file.write(f"{json.dumps({'name': name, 'found': outcome})}\n")
+                file.flush()
+        return {name: found[name] for name in models}
+
+    def _go(
+        self, models: Mapping[str, tuple[ModelProto, Pairs]], rules: Path
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the outcomes of models by name."""
+        by_opset: dict[tuple[int, ...], list[str]] = {}
+        for name, (model, _) in models.items():
             key = (model.ir_version, *(each.version for each in model.opset_import))
-            by_opset.setdefault(key, []).append(number)
-        for numbers in by_opset.values():
-            made = self._go_together([models[n] for n in numbers], [data[n] for n in numbers])
+            by_opset.setdefault(key, []).append(name)
+        batches = (
+            names[first : first + _TOGETHER]
+            for names in by_opset.values()
+            for first in range(0, len(names), _TOGETHER)
+        )
+        for names in batches:
+            asked = [models[name] for name in names]
+            made = self._go_together(asked, rules)
             if made is None:
-                alone = [self._go_together([models[n]], [data[n]], alone=True) for n in numbers]
-                made = [each[0] for each in alone if each is not None]
-            for number, outcome in zip(numbers, made, strict=True):
-                found[number] = outcome
-        return found
+                alone = (self._go_together([each], rules, alone=True) for each in asked)
+                made = (each[0] for each in alone if each is not None)
+            yield from zip(names, made, strict=True)
 
     def _go_together(
-        self, models: Sequence[ModelProto], data: Sequence[Pairs], *, alone: bool = False
-    ) -> list[str] | None:
+        self, asked: Sequence[tuple[ModelProto, Pairs]], rules: Path, *, alone: bool = False
+    ) -> Iterable[str] | None:
         """Return the outcomes, None where the models end together in an error, unless there is one."""
+        data = [pairs for _, pairs in asked]
         with TemporaryDirectory(prefix="byoc-") as folder:
             bundle = Path(folder) / "joined.byoc"
             try:
                 result = byoc.partition(
-                    _join(models),
-                    self.rules,
+                    _join([model for model, _ in asked]),
+                    rules,
                     output=bundle,
                     strategy="all-supported",
                     what_if=False,
@@ -152,7 +175,7 @@ class WholeWay:
         names = {
             region.index.nodes[node].name for region in result.plan.regions for node in region.nodes
         }
-        off = [dict[str, str]() for _ in models]
+        off = [dict[str, str]() for _ in asked]
         for outputs, pairs in zip(made, chosen, strict=True):
             for number, (_, expected) in enumerate(pairs):
                 for name, value in expected.items():

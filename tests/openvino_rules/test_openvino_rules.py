@@ -89,7 +89,7 @@ class Fatal(bytes):
 def test_a_crash_is_an_answer_and_the_next_is_answered() -> None:
     one = question(RELU, X, [0, 2])
 
-    answers = ask([one, Question(Fatal(), ()), one], workers=1)
+    answers = list(ask([one, Question(Fatal(), ()), one], workers=1))
 
     assert answers == [Answer("takes"), Answer("crash", "the process ended with 3"), Answer("takes")]
 
@@ -113,7 +113,7 @@ def there_and_back(dtype: str) -> tuple[Question, Question]:
 def test_types_that_numpy_has_not_reach_openvino_and_come_back() -> None:
     questions = [q for dtype in ("bfloat16", "int4", "uint4") for q in there_and_back(dtype)]
 
-    assert ask(questions, workers=1) == [Answer("takes")] * 6
+    assert list(ask(questions, workers=1)) == [Answer("takes")] * 6
 
 
 def test_a_false_accept_and_too_many_false_refusals_miss_the_goal() -> None:

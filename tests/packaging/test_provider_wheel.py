@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from packages import ROOT, run
+from packages import ROOT, install, run
 
 pytestmark = pytest.mark.packaging
 PROVIDER = ROOT / "byoc" / "onnxrt" / "provider"
@@ -27,16 +27,14 @@ except Exception as error:
 
 def test_an_application_without_byoc_loads_the_provider(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, PROVIDER],
+        [sys.executable, "-m", "build", "--installer", "uv", "--wheel", "--outdir", tmp_path, PROVIDER],
         check=True,
         timeout=600,
     )
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.startswith("onnx_byoc_provider-0.1.0-py3-none-")
     assert "none-any" not in wheel.name
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    folder = tmp_path / "venv" / "bin"
-    subprocess.run([folder / "pip", "install", "-q", str(wheel), "onnxruntime>=1.23"], check=True)
+    folder = install(tmp_path / "venv", str(wheel), "onnxruntime>=1.23")
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     node = helper.make_node(
         "EPContext", ["x"], ["y"], "r", domain="com.microsoft", source="byoc", ep_cache_context="4142"

@@ -1,14 +1,12 @@
 """The wheel holds all it needs: the README's first command, run from an empty directory."""
 
 import re
-import subprocess
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
-from packages import ROOT, run
+from packages import ROOT, install, run
 
 pytestmark = pytest.mark.packaging
 
@@ -55,21 +53,15 @@ def test_isolated_python_imports_it_with_its_types(environment: Path, tmp_path: 
     assert environment.parent in Path(where.stdout.strip()).parents
 
 
-def test_what_would_be_published_is_well_formed(tmp_path: Path) -> None:
+def test_what_would_be_published_is_well_formed(published: Path, tmp_path: Path) -> None:
     """Wheel and source, as `python -m build` makes them, in the eyes of two tools of the index."""
-    folder = tmp_path / "dist"
-    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, timeout=600)
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    tools = tmp_path / "venv" / "bin"
-    subprocess.run(
-        [tools / "pip", "install", "-q", "twine", "check-wheel-contents"], check=True, timeout=600
-    )
+    tools = install(tmp_path / "venv", "twine", "check-wheel-contents")
 
-    checked = run(f"twine check --strict {folder}/*", tools, tmp_path)
+    checked = run(f"twine check --strict {published}/*", tools, tmp_path)
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.count("PASSED") == 2
     settings = ROOT / "pyproject.toml"
-    contents = run(f"check-wheel-contents --config {settings} {folder}/*.whl", tools, tmp_path)
+    contents = run(f"check-wheel-contents --config {settings} {published}/*.whl", tools, tmp_path)
     assert contents.returncode == 0, contents.stdout
 
 
@@ -81,8 +73,8 @@ def test_versions_are_the_same_everywhere() -> None:
     assert re.search(rf"^## {version}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 
-def test_the_wheel_holds_the_package_alone(environment: Path) -> None:
-    (wheel,) = environment.parents[1].glob("*.whl")
+def test_the_wheel_holds_the_package_alone(published: Path) -> None:
+    (wheel,) = published.glob("*.whl")
     names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
 
     assert {name.parts[0].partition("-")[0] for name in names} == {"byoc", "onnx_byoc"}

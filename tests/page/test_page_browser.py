@@ -518,7 +518,7 @@ def test_no_arrow_crosses_the_heading_of_an_open_group(show: Any, ssdlite: Any) 
 def test_two_plans_are_drawn_beside_one_another(browser: Any, squeezenet: Path, tmp_path: Path) -> None:
     opened = open_bundle(squeezenet)
     path = tmp_path / "d.html"
-    path.write_text(make_diff_page(opened, opened, "alike\n\nMoved:\n", {"n2"}), encoding="utf-8")
+    path.write_text(make_diff_page(opened, opened, ("alike\n\nMoved:\n",) * 2, {"n2"}), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))

@@ -59,7 +59,6 @@ _SHARE, _UNITS = 1e-2, 2
 _LARGEST = 65504.0  # of float16
 _MOST = 60_000  # elements of a quantized model's inputs and outputs: others take long, and show no more
 _GOAL = 0.02
-_TOGETHER = 100  # models that go side by side
 _EXTENTS, _PLACES = (10, 13, 32), ("SAME_UPPER", "SAME_LOWER")
 _POINTS = ((3, -5), (0, 0), (-128, 7))
 Values = Mapping[str, Any]
@@ -283,20 +282,8 @@ def judge_whole_way(
     and not right, whatever the answer: a crash need not come again.
     """
     options = {"ask": "everything", "codegen_options": {"timeout": "60"}, "cache": False}
-    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    known = {each["name"]: each["found"] for each in done}
-    missing = [case for case in cases if case.name not in known]
-    with tempfile.TemporaryDirectory(prefix="byoc-") as folder, log.open("a") as file:
-        connected = Path(folder) / "connected.yaml"
-        connected.write_text(f"extends: {rules}\ntarget: connected\nregions: connected\n")
-        way = WholeWay(connected, options, find_difference)
-        for first in range(0, len(missing), _TOGETHER):
-            batch = missing[first : first + _TOGETHER]
-            found = way.go([case.model for case in batch], [case.data for case in batch])
-            for case, each in zip(batch, found, strict=True):
-                known[case.name] = each
-                file.write(f"{json.dumps({'name': case.name, 'found': each})}\n")
-            file.flush()
+    models = {case.name: (case.model, case.data) for case in cases}
+    known = WholeWay(rules, options, find_difference).find_outcomes(models, log)
     for case in cases:
         each = known[case.name]
         if each == "host":

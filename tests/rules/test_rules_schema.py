@@ -229,8 +229,14 @@ def test_every_key_has_a_description_for_editors() -> None:
             assert described.get("description") or target.get("description"), f"{name}.{key}"
 
 
+def read_pages() -> str:
+    """Return the pages that have the keys of rule files."""
+    pages = ("rules.md", "operator_rules.md")
+    return "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages)
+
+
 def test_every_key_stands_in_the_documentation() -> None:
-    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = read_pages()
     code = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]*)`", text))))
     missing = [
         f"{model.__name__}.{key}" for model in models() for key in model.model_fields if key not in code
@@ -245,7 +251,7 @@ def test_every_key_is_in_the_example_above() -> None:
 
 
 def test_examples_of_the_documentation_are_right() -> None:
-    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = read_pages()
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     whole = [block for block in blocks if isinstance(block, dict) and "target" in block]
     assert whole

@@ -6,10 +6,15 @@ and onnxruntime no layout of batches first.
 
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from byoc.memory import arena
 
 WEIGHTS = ", ".join(f"{number % 7 - 3}" for number in range(54))
 SMALL = f"""net (float[1, 2, 6, 6] x) => (float[1, 3, 6, 6] y) <float[3, 2, 3, 3] k = {{{WEIGHTS}}}> {{
@@ -18,6 +23,16 @@ SMALL = f"""net (float[1, 2, 6, 6] x) => (float[1, 3, 6, 6] y) <float[3, 2, 3, 3
     c = Sigmoid(b)
     y = Add(b, c)
 }}"""
+
+
+@contextmanager
+def planning_quickly() -> Iterator[None]:
+    """Search an arena for a tenth of a second: no test asks for the best of a hundred steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick = partial(arena.plan_buffers, time_limit=0.1)
+        patch.setattr("byoc.standalone._program_steps.plan_buffers", quick)
+        yield
+
 
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

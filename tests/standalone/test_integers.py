@@ -10,8 +10,9 @@ from helpers.c_libraries import build_library, run_library
 from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from small_programs import planning_quickly
 
-from byoc.standalone import export_c
+from byoc.standalone import export_c, verify_program
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
@@ -197,7 +198,8 @@ def test_integers_are_those_of_the_definition(tmp_path: Path) -> None:
         add_others(net)
     model = net.build()
 
-    export_c(model, output=tmp_path / "out")
+    with planning_quickly():
+        export_c(model, output=tmp_path / "out")
 
     assert "kernel_dequantize" not in (tmp_path / "out" / "model.c").read_text()
     emitted = (tmp_path / "out" / "nodes.h").read_text()
@@ -280,3 +282,36 @@ def test_the_arena_of_a_quantized_network_is_in_bytes(tmp_path: Path) -> None:
 
     scratch = (6 + 64) * 72 * 2  # rows and columns that the kernel widens to 16 bits
     assert made.arena_bytes == made.bound == 2 * 8 * 32 * 32 + scratch + -scratch % 64
+
+
+def test_a_unit_is_allowed_where_the_definition_leaves_a_tie(tmp_path: Path) -> None:
+    """Of all kernels of integers, as integers and as floats behind them; a unit more is refused."""
+    net = QuantizedModel()
+    net.dtype = "int8"
+    add_products(net)
+    add_others(net)
+    model = net.build()
+    quantizers = {node.output[0]: node for node in model.graph.node}
+    for value in list(model.graph.output)[::2]:
+        read = [value.name, *quantizers[value.name].input[1:]]
+        model.graph.node.append(helper.make_node("DequantizeLinear", read, [f"{value.name}_real"]))
+        kind = value.type.tensor_type
+        kind.elem_type = TensorProto.FLOAT
+        value.name = f"{value.name}_real"
+
+    export_c(model, output=tmp_path / "out")
+
+    found = verify_program(tmp_path / "out", "cc -O1 -w")
+    assert found.passed, found.problem
+    off = {each.name for each in found.outputs if each.error > 0}
+    assert {name.endswith("_real") for name in off} == {True, False}  # so some are at ties
+
+    # A hundredth of a unit that is added before rounding moves more than ties leave open.
+    kernels = (tmp_path / "out" / "rounding.h").read_text()
+    read = "REAL(loadu)(values + (ptrdiff_t)v * LANES)"
+    assert read in kernels
+    moved = kernels.replace(read, f"REAL(add)({read}, REAL(set1)(0.01f))")
+    (tmp_path / "out" / "rounding.h").write_text(moved)
+    found = verify_program(tmp_path / "out", "cc -O1 -w", trust=True)
+    assert "is off by" in found.problem
+    assert max(each.error for each in found.outputs) < 0.1

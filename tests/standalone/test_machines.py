@@ -12,7 +12,7 @@ import onnx
 import pytest
 from helpers.c_libraries import build_library, run_library
 from helpers.support import parse
-from small_programs import SMALL, RecurrentModel
+from small_programs import SMALL, RecurrentModel, planning_quickly
 from test_integers import TYPES, QuantizedModel, add_others, add_products, add_windows, draw_inputs
 
 from byoc import partition
@@ -126,7 +126,7 @@ def state_outputs(folder: Path, model: onnx.ModelProto, given: Mapping[str, obje
         )
         for value in shapes
     }
-    library = build_library(folder / sys.byteorder, ("cc", "-O2", "-w"))
+    library = build_library(folder / sys.byteorder, ("cc", "-O1", "-w"))
     made = run_library(library, list(given.values()), results)
     for order, mark in (("little", "<"), ("big", ">")):
         content = b""
@@ -167,8 +167,9 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         add_windows(net)
         add_others(net)
     model, folder = net.build(), tmp_path_factory.mktemp("integers")
-    for order in ("little", "big"):
-        export_c(model, output=folder / order, byte_order=order, embed=True)
+    with planning_quickly():
+        for order in ("little", "big"):
+            export_c(model, output=folder / order, byte_order=order, embed=True)
     state_outputs(folder, model, draw_inputs(model))
     return folder
 
@@ -242,24 +243,34 @@ def compute_both() -> list[np.ndarray]:
     return [first.ravel(), second.ravel()]
 
 
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with both models and what runs them, by byte order."""
+    made = tmp_path_factory.mktemp("together")
+    for order in ("little", "big"):
+        (made / order).mkdir()
+        for name, text in (("first", SMALL), ("second", SECOND)):
+            export_c(parse(text), output=made / order / name, prefix=name, byte_order=order)
+        (made / order / "app.c").write_text(TOGETHER)
+    return made
+
+
 @pytest.mark.parametrize("machine", [*MACHINES, "sanitized"])
-def test_two_models_share_an_arena(machine: str, tmp_path: Path) -> None:
+def test_two_models_share_an_arena(machine: str, together: Path, tmp_path: Path) -> None:
     strict = "cc -fsanitize=address,undefined -fno-sanitize-recover=all"
     compiler, runner, order = MACHINES.get(machine, (strict, "", "little"))
     need_commands(compiler.split()[0], *runner.split()[:3:2])
-    for name, text in (("first", SMALL), ("second", SECOND)):
-        export_c(parse(text), output=tmp_path / name, prefix=name, byte_order=order)
-    (tmp_path / "app.c").write_text(TOGETHER)
-    own = [path for path in sorted(tmp_path.glob("*/*.c")) if path.name != "main.c"]
-    own = [str(path.relative_to(tmp_path)) for path in own]
-    command = [*compiler.split(), *["-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror"]]
-    command += ["-Ifirst", "-Isecond", "app.c", *own, "-lm", "-o", "app"]
+    folder = together / order
+    own = [path for path in sorted(folder.glob("*/*.c")) if path.name != "main.c"]
+    own = [str(path.relative_to(folder)) for path in own]
+    command = [*compiler.split(), *["-std=c99", "-O0", "-Wall", "-Wextra", "-Wconversion", "-Werror"]]
+    command += ["-Ifirst", "-Isecond", "app.c", *own, "-lm", "-o", str(tmp_path / "app")]
     if machine == "cortex-m4":
         memory = (CORTEX_M / "memory.ld").read_text()
         command += link_on_cortex_m(memory, tmp_path).split()
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run(command, cwd=folder, check=True)
     done = subprocess.run(
-        [*runner.split(), "./app"], cwd=tmp_path, check=True, capture_output=True, text=True
+        [*runner.split(), tmp_path / "app"], cwd=folder, check=True, capture_output=True, text=True
     )
     lines = [[float(each) for each in line.split()] for line in done.stdout.splitlines()]
     assert lines[:2] == lines[2:]

@@ -9,11 +9,12 @@ import onnx
 import pytest
 from helpers.c_libraries import build_library, run_library
 from helpers.support import parse
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from small_programs import RecurrentModel
 
 from byoc.errors import InputError
-from byoc.standalone import export_c
+from byoc.standalone import export_c, verify_program
 
 pytest.importorskip("emx_onnx_cgen")
 InferenceSession = pytest.importorskip("onnxruntime").InferenceSession
@@ -268,3 +269,70 @@ def test_cuts_steps_back_and_signals_without_a_channel_are_written_out(tmp_path:
         "waves": np.stack([frames.real, frames.imag], axis=-1),
     }
     require_equal(made, expected)
+
+
+def put_in_body(net: onnx.ModelProto, op: str) -> onnx.ModelProto:
+    """Return a model whose nodes are in a body: of an If, or of a Loop or a Scan that runs it twice."""
+    graph = net.graph
+    names = [value.name for value in graph.output]
+    nodes = []
+    for node in graph.node:
+        copied = onnx.NodeProto()
+        copied.CopyFrom(node)
+        copied.output[:] = [f"{name}_inner" for name in node.output]
+        nodes.append(copied)
+    made = [
+        helper.make_tensor_value_info(f"{value.name}_inner", TensorProto.FLOAT, None)
+        for value in graph.output
+    ]
+    stored = {
+        "yes": np.array(True),
+        "two": np.array(2),
+        "twice": np.zeros((2, 1), np.float32),
+    }
+    if op == "If":
+        body = helper.make_graph(nodes, "branch", [], made)
+        outer = helper.make_node("If", ["yes"], names, then_branch=body, else_branch=body)
+    else:
+        read = [helper.make_tensor_value_info("item", TensorProto.FLOAT, [1])]
+        if op == "Loop":
+            read = [
+                helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+                helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            ]
+            nodes.insert(0, helper.make_node("Identity", ["on"], ["go"]))
+            made.insert(0, helper.make_tensor_value_info("go", TensorProto.BOOL, []))
+        body = helper.make_graph(nodes, "body", read, made)
+        given = ["two", "yes"] if op == "Loop" else ["twice"]
+        own = {} if op == "Loop" else {"num_scan_inputs": 1}
+        outer = helper.make_node(op, given, names, body=body, **own)
+        for value in graph.output:
+            value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=2))
+    del graph.node[:]
+    graph.node.append(outer)
+    used = {name for node in nodes for name in node.input} | {*outer.input}
+    graph.initializer.extend(
+        numpy_helper.from_array(v, name) for name, v in stored.items() if name in used
+    )
+    return net
+
+
+@pytest.mark.parametrize("op", ["If", "Loop", "Scan"])
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.thorough)])
+def test_recurrent_operators_in_bodies(op: str, every: int, tmp_path: Path) -> None:
+    """In all directions, with steps and with batches first, by the formulas of ONNX."""
+    net = RecurrentModel(every)
+    model = put_in_body(net.build(), op)
+    expected = {
+        name: value if op == "If" else np.stack([value, value]) for name, value in net.expected.items()
+    }
+
+    export_c(model, output=tmp_path / "out")
+
+    found = verify_program(tmp_path / "out", "cc -O1 -w")
+    assert found.passed, found.problem
+    results = {name: np.zeros_like(value) for name, value in expected.items()}
+    library = build_library(tmp_path / "out", ("cc", "-std=c99", "-O1", "-w"))
+    made = run_library(library, list(net.inputs.values()), results)
+    for name, value in expected.items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-5, atol=2e-6, err_msg=name)

@@ -13,6 +13,10 @@ A table follows of how often RULES agree with TVM; the exit code is 1 where the 
 `light`, `values`, `attributes`, `stored`, which are those of other attributes with constants, and
 `halves`, which are the tests of float32 in float16 and bfloat16. `--drawn COUNT` makes so many others
 by `--seed`, of random extents, attributes and values, on which nothing was tuned.
+
+With `--whole LOG` each model goes the whole way: it is planned with TVM asked (`--ask everything`),
+compiled, verified, and run on the data of the answers; outcomes are kept in LOG. What is taken is then
+what is on TVM in the end, and a bundle that is wrong, or none, counts as a false accept.
 """
 
 import argparse
@@ -29,8 +33,9 @@ import onnx
 from onnx import TensorProto, helper
 
 _TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS), str(_TESTS / "value_suite")]
+sys.path[:0] = [str(_TESTS), str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
 
+from differing import differs  # noqa: E402 - needs the path
 from exact_values import DTYPES  # noqa: E402
 from helpers.asking import Answer, Data, Question  # noqa: E402 - needs the path
 from helpers.drawn_nodes import draw_cases  # noqa: E402 - needs the path
@@ -42,7 +47,7 @@ from helpers.one_node_models import (  # noqa: E402
     run_model,
     store_inputs,
 )
-from helpers.rule_agreement import Judged, goal_missed, refusal, table  # noqa: E402
+from helpers.rule_agreement import Judged, WholeWay, goal_missed, refusal, table  # noqa: E402
 from joined_cases import TOLERANCES, UNDEFINED, find_limits  # noqa: E402
 from partitioned import attempt  # noqa: E402
 from tvm_answers import ask  # noqa: E402
@@ -53,7 +58,6 @@ from byoc.errors import InputError  # noqa: E402
 from byoc.model import prepare_model  # noqa: E402
 from byoc.rules import ArithmeticContract, Target, load_rules  # noqa: E402
 
-_AT_ONCE = 100  # models that are asked before their answers are kept
 _FORMS = ("variables", "later constant", "empty")
 
 
@@ -136,14 +140,14 @@ def judge(cases: Sequence[OneNode], target: Target, store: Path, workers: int = 
     if store.exists():
         rows = map(json.loads, store.read_text(encoding="utf-8").splitlines())
         known = {(each["source"], each["name"]): Answer(each["kind"], each["why"]) for each in rows}
-    missing = iter([case for case in cases if (case.source, case.name) not in known])
+    missing = [case for case in cases if (case.source, case.name) not in known]
     with store.open("a", encoding="utf-8") as file:
-        while batch := list(islice(missing, _AT_ONCE)):
-            answers = ask([case.question for case in batch], workers=workers)
-            for case, answer in zip(batch, answers, strict=True):
-                known[case.source, case.name] = answer
-                row = {"source": case.source, "name": case.name, "kind": answer.kind, "why": answer.why}
-                file.write(f"{json.dumps(row)}\n")
+        for case, answer in zip(
+            missing, ask([case.question for case in missing], workers=workers), strict=True
+        ):
+            known[case.source, case.name] = answer
+            row = {"source": case.source, "name": case.name, "kind": answer.kind, "why": answer.why}
+            file.write(f"{json.dumps(row)}\n")
             file.flush()
     for case in cases:
         why = refusal(case, target)
@@ -165,6 +169,30 @@ def _has_known_extents(original: onnx.ModelProto) -> bool:
     return all(each is not None and each.elements is not None for each in types)
 
 
+def judge_whole_way(judged: Sequence[Judged], rules: str, log: Path) -> Iterator[Judged]:
+    """Yield what became of each case, with why it is on the host; outcomes are added to a log."""
+    models = {
+        f"{one.case.source} {one.case.name}": (
+            one.case.model,
+            [(data.inputs, data.expected) for data in one.case.question.data],
+        )
+        for one in judged
+    }
+    way = WholeWay(rules, {"ask": "everything", "cache": False}, _find_difference)
+    outcomes = way.find_outcomes(models, log).values()
+    for one, outcome in zip(judged, outcomes, strict=True):
+        if outcome == "host":
+            yield replace(one, refusal="it is on the host")
+        else:
+            answer = Answer("takes") if outcome == "accelerator" else Answer("wrong numbers", outcome)
+            yield Judged(one.case, answer, "")
+
+
+def _find_difference(expected: Any, made: Any) -> str:
+    """Return how an output is off, nothing where it is right; float16 as drawn models are judged."""
+    return differs(expected, made, *((1e-2, 1e-2) if expected.dtype == "float16" else (1e-3, 1e-5)))
+
+
 def main() -> int:
     """Ask, print, and return the exit code."""
     parser = argparse.ArgumentParser()
@@ -175,6 +203,7 @@ def main() -> int:
     parser.add_argument("--operators", help="ask of these alone: Relu,Conv")
     parser.add_argument("--drawn", type=int, help="so many models drawn at random in their place")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--whole", type=Path, help="go the whole way; outcomes are kept in this file")
     asked = parser.parse_args()
     os.environ["MALLOC_PERTURB_"] = "165"  # read by the C library of processes that are started
     target = load_rules(asked.rules)
@@ -185,6 +214,8 @@ def main() -> int:
     if asked.operators is not None:
         cases = [case for case in cases if case.op in asked.operators.split(",")]
     judged = list(judge(cases, target, asked.store))
+    if asked.whole:
+        judged = list(judge_whole_way(judged, asked.rules, asked.whole))
     for line in table(judged, "TVM"):
         sys.stdout.write(f"{line}\n")
     return int(bool(goal_missed(judged)))

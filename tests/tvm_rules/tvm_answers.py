@@ -40,7 +40,7 @@ def serve(pipe: Connection) -> None:
 
 
 ask = partial(asking.ask, serve=serve)
-"""Return TVM's answers to questions, in their order."""
+"""Yield TVM's answers to questions, in their order."""
 
 
 def _answer(question: Question) -> Answer:

@@ -20,12 +20,14 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from byoc.codegen import Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, prepare_model
+from byoc.model import GraphIndex, prepare_model, to_numpy_dtype
 from byoc.reporting import make_full_verification_report
 from byoc.rules import Arithmetic
 from byoc.verification import (
+    DEFAULT_THRESHOLDS,
     _bundle_runs,
     _layer_probe,
+    _special_check,
     run_plain,
     verify_against,
 )
@@ -234,6 +236,47 @@ def test_values_stay_within_what_is_exact_and_what_an_input_can_be() -> None:
     assert max(np.abs(sample.inputs["x"]).max() for sample in bounded) == 1000
     ranged = make_special_samples(traits_of(text), base, Arithmetic(), lambda name, value: (3, 9))
     assert {*np.concatenate([sample.inputs["x"] for sample in ranged]).tolist()} == {3, 4, 7, 8, 9}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("computes", ["float32", "bfloat16", "float16", ""])
+def test_finite_values_are_finite_in_what_a_target_computes_in(dtype: str, computes: str) -> None:
+    kind = to_numpy_dtype(dtype)
+    base = {"x": np.ones(4000).astype(kind)}
+    name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+    samples = make_special_samples(
+        traits_of(f"({name}[4000] x) => ({name}[4000] y) {{ y = Neg(x) }}"),
+        base,
+        Arithmetic(computes=computes),
+        lambda name, value: (-np.inf, np.inf),
+    )
+    ends = [sample.inputs["x"] for sample in samples if sample.kind == "ends"]
+    made = [each.astype(to_numpy_dtype(computes or dtype)).astype(np.float64) for each in ends]
+    assert made
+    assert all(np.isfinite(each).all() for each in made)
+
+
+def test_keys_that_are_equal_in_what_a_target_computes_in_may_be_selected_in_any_order() -> None:
+    keys = {"x": np.array([1, 1 + 2.0**-20, 0.5], np.float32)}
+    text = "(float[3] x) => (int64[1] y) { y = ArgMax<axis = 0>(x) }"
+    expected, actual = {"y": np.array([1])}, {"y": np.array([0])}
+    for computes, equal_keys, same in (
+        ("float16", "any", True),
+        ("float16", "first", False),
+        ("", "any", False),
+    ):
+        run = _special_check.SpecialRun(
+            "ends",
+            traits_of(text),
+            lambda values: expected,
+            keys,
+            Arithmetic(computes=computes, equal_keys=equal_keys),
+            DEFAULT_THRESHOLDS,
+            frozenset(),
+        )
+        errors, allowed = run.compare(expected, actual)
+        assert all(error.within for error in errors) is same
+        assert bool(allowed) is same
 
 
 def test_open_extents_are_0_in_one_sample() -> None:

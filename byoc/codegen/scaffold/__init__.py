@@ -150,7 +150,7 @@ def _list_interpreter_words(words: Mapping[str, str], other_python: bool) -> dic
         # Those of onnx 1.13, the first with a reference implementation.
         "versions": ", opset=17, ir_version=8",
         "where": " It lives in an interpreter of its own\n(for the stand-in with `onnx`): put "
-        "`settings.yaml` into your settings, with its path (byoc's docs/codegen.md).",
+        "`settings.yaml` into your settings, with its path (byoc's docs/codegen_processes.md).",
     }
 
 

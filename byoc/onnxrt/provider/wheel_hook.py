@@ -13,7 +13,10 @@ LIBRARY = "libonnx_byoc_provider.so"
 
 
 class CompileProvider(BuildHookInterface):  # type: ignore[misc]
-    """Compiles the C sources beside this file, with $BYOC_CC or `cc`, for the wheel."""
+    """Compiles the C sources beside this file, with $BYOC_CC or `cc`, for the wheel.
+
+    $BYOC_WHEEL_PLATFORM names the platform of the wheel where the compiler is for another one than this.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Put the library into the wheel. Raises CalledProcessError if the compiler fails."""
@@ -28,7 +31,8 @@ class CompileProvider(BuildHookInterface):  # type: ignore[misc]
         subprocess.run([*compiler, *flags, *files, "-o", str(library), *linked], check=True)
         build_data["force_include"][str(library)] = f"onnx_byoc_provider/{LIBRARY}"
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        platform = os.environ.get("BYOC_WHEEL_PLATFORM") or sysconfig.get_platform()
+        platform = platform.replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{platform}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -417,11 +417,11 @@ def make_page(
     )
 
 
-def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) -> str:
+def make_diff_page(old: Bundle, new: Bundle, texts: tuple[str, str], moved: Collection[str]) -> str:
     """Return a page with the pages of two bundles beside one another, in which `moved` nodes stand out.
 
-    `text` has lines on the differences, and the first one is their summary. Raises InputError where a
-    bundle holds no decisions.
+    `texts` have lines on the differences, the first of which is their summary: one for screens that are
+    wide, one for those that are not. Raises InputError where a bundle holds no decisions.
     """
     pages = []
     for bundle in (old, new):
@@ -430,9 +430,10 @@ def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) 
         overlay = Overlay("moved", dict.fromkeys(sorted(own.intersection(moved)), 1.0), marks=True)
         parts = _describe_bundle(bundle, decisions)
         pages.append(render_page(replace(parts, overlay=overlay if overlay.values else None)))
-    summary, _, rest = text.partition("\n")
+    summary = texts[0].partition("\n")[0]
+    wide, narrow = (text.partition("\n")[2].strip("\n") for text in texts)
     names = [escape_unprintable(str(bundle.display_path)) for bundle in (old, new)]
-    shown = {"title": f"{' -> '.join(names)} · byoc", "summary": summary, "text": rest.strip("\n")}
+    shown = {"title": f"{' -> '.join(names)} · byoc", "summary": summary, "wide": wide, "narrow": narrow}
     given = {**shown, "old": names[0], "new": names[1], "before": pages[0], "after": pages[1]}
     return Template(_read_file("assets/diff.html")).substitute(
         policy=html.escape(_make_policy(_read_scripts()), quote=False),

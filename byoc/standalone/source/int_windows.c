@@ -115,16 +115,31 @@ INLINE void compute_block(const channel *of, const int16_t *x, byte *to) {
 static void sum_terms(const channel *of, const int16_t *x, int32_t count, int32_t *restrict sums) {
     const int32_t stride = of->stride;
     memset(sums, 0, WIDTH * sizeof *sums);
+#ifdef HAS_SMLAD
+    for (int32_t i = 0; i < count; i += 4) { /* as many as stay in registers; behind the last it is again the last */
+        int32_t made[4] = {0}, at[4];
+        UNROLLED
+        for (int32_t j = 0; j < 4; j++) {
+            at[j] = least(i + j, count - 1) * stride;
+        }
+        for (int32_t t = 0; t < of->count; t++) {
+            const int16_t *const from = x + of->terms[t].offset;
+            int32_t pair, read;
+            memcpy(&pair, of->terms[t].weights, sizeof pair);
+            UNROLLED
+            for (int32_t j = 0; j < 4; j++) {
+                memcpy(&read, from + at[j], sizeof read);
+                made[j] = __smlad(pair, read, made[j]);
+            }
+        }
+        UNROLLED
+        for (int32_t j = 0; j < 4; j++) {
+            sums[i + j] = made[j];
+        }
+    }
+#else
     for (int32_t t = 0; t < of->count; t++) {
         const int16_t *restrict from = x + of->terms[t].offset;
-#ifdef HAS_SMLAD
-        int32_t pair, read;
-        memcpy(&pair, of->terms[t].weights, sizeof pair);
-        for (int32_t i = 0; i < count; i++, from += stride) {
-            memcpy(&read, from, sizeof read);
-            sums[i] = __smlad(pair, read, sums[i]);
-        }
-#else
         const int16_t one = of->terms[t].weights[0], other = of->terms[t].weights[1];
         if (stride == 1) {
             for (int32_t i = 0; i < WIDTH; i++) {
@@ -139,8 +154,8 @@ static void sum_terms(const channel *of, const int16_t *x, int32_t count, int32_
                 sums[i] += one * from[i * stride] + other * from[i * stride + 1];
             }
         }
-#endif
     }
+#endif
 }
 
 /* Make `count` neighbouring results; to those of 8 bits up to 15 more are written. */

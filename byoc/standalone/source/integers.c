@@ -60,24 +60,27 @@ INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t ze
 #ifdef HAS_SMLAD
 /* Add up two rows of a, or one, times 4 columns of pairs: as many sums as registers hold. */
 INLINE void add_pairs(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b, int32_t *sums) {
-    const int16_t *other = rows > 1 ? a + a_row : a;
+    const int16_t *const end = a + 2 * pairs;
     int32_t one[4] = {0}, two[4] = {0};
-    for (int32_t k = 0; k < pairs; k++, a += 2, other += 2, b += 2 * WIDTH) {
-        int32_t left[2], right[4];
+    for (; a < end; a += 2, b += 2 * WIDTH) {
+        int32_t left[2], right;
         memcpy(left, a, sizeof *left);
-        memcpy(left + 1, other, sizeof *left);
-        memcpy(right, b, sizeof right);
+        memcpy(left + 1, rows > 1 ? a + a_row : a, sizeof *left);
         UNROLLED
-        for (int32_t i = 0; i < 4; i++) {
-            one[i] = __smlad(left[0], right[i], one[i]);
+        for (int32_t i = 0; i < 4; i++) { /* one by one: an array that is copied passes through memory */
+            memcpy(&right, b + 2 * i, sizeof right);
+            one[i] = __smlad(left[0], right, one[i]);
             if (rows > 1) {
-                two[i] = __smlad(left[1], right[i], two[i]);
+                two[i] = __smlad(left[1], right, two[i]);
             }
         }
     }
-    memcpy(sums, one, sizeof one);
-    if (rows > 1) {
-        memcpy(sums + WIDTH, two, sizeof two);
+    UNROLLED
+    for (int32_t i = 0; i < 4; i++) {
+        sums[i] = one[i];
+        if (rows > 1) {
+            sums[WIDTH + i] = two[i];
+        }
     }
 }
 #endif

@@ -3,9 +3,9 @@
  *   model [--weights FILE] [--sample FILE] [--runs NUMBER]
  *
  * It prints the largest error of each output against what onnxruntime computed, as a share of the output's
- * range, and leaves with 1 if one is above MODEL_TOLERANCE and no entry of `model_noises` explains it, or an
- * integer differs. With --runs it also prints the processor time of a run, the least of so many. This file alone
- * allocates memory. Built with -DMODEL_PROFILE, --runs prints the time of each kind of operator as well.
+ * range, and leaves with 1 if one is above MODEL_TOLERANCE and no entry of `model_noises` explains it. With
+ * --runs it also prints the processor time of a run, the least of so many. This file alone allocates memory.
+ * Built with -DMODEL_PROFILE, --runs prints the time of each kind of operator as well.
  */
 #include "model.h"
 
@@ -104,14 +104,25 @@ static float widen_half(uint16_t half) {
     return half & 0x8000 ? -value : value;
 }
 
-/* Return an element of a tensor of floats. */
-static double read_float(const model_tensor *tensor, const void *data, size_t number) {
+/* Return an element of a tensor of floats, or of integers of 8 or 16 bits. */
+static double read_number(const model_tensor *tensor, const void *data, size_t number) {
     const unsigned char *at = (const unsigned char *)data + number * (tensor->bytes / tensor->elements);
     float single;
     double value;
     uint16_t half;
+    int16_t whole;
     uint32_t upper;
     switch (tensor->dtype) {
+    case MODEL_UINT8:
+        return *at;
+    case MODEL_INT8:
+        return *at - (*at > 127 ? 256 : 0);
+    case MODEL_UINT16:
+        memcpy(&half, at, sizeof half);
+        return half;
+    case MODEL_INT16:
+        memcpy(&whole, at, sizeof whole);
+        return whole;
     case MODEL_FLOAT64:
         memcpy(&value, at, sizeof value);
         return value;
@@ -134,17 +145,28 @@ typedef struct difference {
     double largest, mean_square;
 } difference;
 
-/* Return the error of an output as a share of the range of what is expected; of integers and of floats of 8 and
- * fewer bits, and where numbers and others meet, 0 or infinity. */
+/* Return whether numbers of a type may lie apart: others, such as indices and floats of 8 bits, have to be equal. */
+static int is_measured(int32_t dtype) {
+    static const int32_t measured[] = {MODEL_FLOAT32, MODEL_FLOAT64, MODEL_FLOAT16, MODEL_BFLOAT16,
+                                       MODEL_UINT8,   MODEL_INT8,    MODEL_UINT16,  MODEL_INT16};
+    for (size_t i = 0; i < sizeof measured / sizeof *measured; i++) {
+        if (measured[i] == dtype) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Return the error of an output as a share of the range of what is expected; 0 or infinity where it has to be equal,
+ * and where numbers and others meet. */
 static difference compare(const model_tensor *tensor, const void *found, const void *expected) {
     const difference none = {0, 0}, wrong = {INFINITY, INFINITY};
     double least = INFINITY, most = -INFINITY, worst = 0, squares = 0, count = 0;
-    if (tensor->dtype != MODEL_FLOAT32 && tensor->dtype != MODEL_FLOAT64 && tensor->dtype != MODEL_FLOAT16 &&
-        tensor->dtype != MODEL_BFLOAT16) {
+    if (!is_measured(tensor->dtype)) {
         return memcmp(found, expected, tensor->bytes) ? wrong : none;
     }
     for (size_t i = 0; i < tensor->elements; i++) {
-        double right = read_float(tensor, expected, i), made = read_float(tensor, found, i);
+        double right = read_number(tensor, expected, i), made = read_number(tensor, found, i);
         if (isfinite(right) != isfinite(made) || (isnan(right) != 0) != (isnan(made) != 0)) {
             return wrong;
         }

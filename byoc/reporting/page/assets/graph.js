@@ -1,5 +1,7 @@
 // The picture: cytoscape draws the scene; clicks and keys select, open and close.
 
+const LEAST_ZOOM = 0.62; // labels of 8 pixels
+
 class Picture {
   constructor(container, tables, onSelect) {
     Object.assign(this, { container, tables, onSelect, selected: null });
@@ -159,13 +161,20 @@ class Picture {
     this.cy.resize();
     this.cy.fit(undefined, 40);
     if (this.cy.zoom() > 1.1) this.cy.zoom(1.1);
-    else if (this.cy.zoom() < 0.62) {
-      this.cy.zoom(0.8);
-      const top = this.cy.elements().boundingBox();
-      this.cy.pan({ x: this.cy.width() / 2 - 0.8 * (top.x1 + top.x2) / 2, y: 52 - 0.8 * top.y1 });
-      return;
-    }
-    this.cy.center();
+    if (this.cy.zoom() < LEAST_ZOOM) {
+      const whole = this.cy.elements().boundingBox();
+      const zoom = Math.max(LEAST_ZOOM, Math.min(0.8, (this.cy.width() - 16) / whole.w));
+      this.cy.zoom(zoom);
+      this.cy.pan({ x: this.cy.width() / 2 - zoom * (whole.x1 + whole.x2) / 2, y: 52 - zoom * whole.y1 });
+    } else this.cy.center();
+    this.start = { ...this.cy.pan() };
+  }
+
+  /** Take another size; the beginning is shown anew unless the user has moved the graph. */
+  resize() {
+    const { x, y } = this.cy.pan();
+    if (x === this.start.x && y === this.start.y) this.showStart();
+    else this.cy.resize();
   }
 
   select(part, { centre = true } = {}) {

@@ -302,7 +302,7 @@ class Page {
     });
     picture.cy.on("tap", (event) => { if (event.target === picture.cy) { picture.highlight(null); picture.select(null); } });
     this.listenToSplit();
-    window.addEventListener("resize", () => { picture.cy.resize(); if (["memory", "timeline"].includes(this.listed)) this.showList(this.listed); });
+    window.addEventListener("resize", () => { picture.resize(); if (["memory", "timeline"].includes(this.listed)) this.showList(this.listed); });
   }
 
   /** Let the user drag the border between the graph and the lists, or move it by keys. */
