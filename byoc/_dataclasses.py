@@ -29,6 +29,7 @@ __all__ = [
 _ALWAYS = ("__init__", "__repr__", "__match_args__", "__dataclass_fields__", "__dataclass_params__")
 _WHERE_FROZEN = ("__setattr__", "__delattr__")
 _WHERE_COMPARED = ("__eq__", "__hash__")
+_OF_ONE_CLASS = frozenset({"__dict__", "__weakref__", "__classcell__"})
 _lock = RLock()  # two threads may be the first to use a class
 
 
@@ -48,13 +49,49 @@ class _Unfinished:
             setattr(kind, name, stand_in)
 
     def finish(self) -> None:
-        """Take the stand-ins away, and let the standard library make the class a dataclass."""
+        """Make the class a dataclass.
+
+        The standard library does so to a copy, whose attributes are then taken over one by one,
+        `__init__` last: no other thread can make an instance of a class that is half finished.
+        """
         with _lock:
-            if self.stand_ins:
-                for name in self.stand_ins:
-                    delattr(self.kind, name)
-                self.stand_ins = {}
-                dataclasses.dataclass(**self.options)(self.kind)
+            if not self.stand_ins:
+                return
+            own = {name: value for name, value in vars(self.kind).items() if name not in _OF_ONE_CLASS}
+            plain = {name: value for name, value in own.items() if name not in self.stand_ins}
+            copied = type(self.kind)(self.kind.__name__, self.kind.__bases__, plain)
+            made = dict(vars(dataclasses.dataclass(**self.options)(copied)))
+            if self.options.get("frozen"):
+                made |= _make_frozen(self.kind, frozenset(made["__dataclass_fields__"]))
+            for name in (*made.keys() - {"__init__"}, "__init__"):
+                if name in self.stand_ins or name not in vars(self.kind) or _is_field(own.get(name)):
+                    setattr(self.kind, name, made[name])
+            for name in own.keys() - made.keys():
+                # A field without a default is no attribute of the class.
+                delattr(self.kind, name)
+            self.stand_ins = {}
+
+
+def _is_field(value: object) -> bool:
+    return isinstance(value, Field)
+
+
+def _make_frozen(kind: Any, names: frozenset[str]) -> dict[str, Any]:
+    """Return what refuses to write to fields, where the standard library's asks for its copy."""
+
+    def refuse(instance: object, name: str, action: str) -> None:
+        if type(instance) is kind or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot {action} field {name!r}")
+
+    def __setattr__(self: object, name: str, value: object) -> None:  # noqa: N807 - its name in tracebacks
+        refuse(self, name, "assign to")
+        super(kind, self).__setattr__(name, value)
+
+    def __delattr__(self: object, name: str) -> None:  # noqa: N807 - its name in tracebacks
+        refuse(self, name, "delete")
+        super(kind, self).__delattr__(name)
+
+    return {"__setattr__": __setattr__, "__delattr__": __delattr__}
 
 
 class _StandIn:
