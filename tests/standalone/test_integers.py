@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 
 STRICT = ("cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1")
 PLAIN = (*STRICT, "-U__SSE2__", "-U__AVX2__")  # plain C, as for other machines
+SANITIZED = (*STRICT, "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 WIDE_TYPES = {"uint16": TensorProto.UINT16, "int16": TensorProto.INT16}
 POINTS = {"uint8": (121, 100), "int8": (-3, -20), "uint16": (31_000, 26_000), "int16": (-700, 5_000)}
@@ -363,14 +364,51 @@ def test_a_bias_does_not_lead_a_sum_beyond_32_bits(tmp_path: Path) -> None:
     assert {value for each in made.values() for value in each.ravel().tolist()} == {round(sums / 20)}
 
 
-def test_the_arena_of_a_quantized_network_is_in_bytes(tmp_path: Path) -> None:
-    net = QuantizedModel()
+@pytest.mark.parametrize(
+    ("dtype", "weight", "depth", "form"),
+    [
+        ("int16", 127, 516, "int"),  # 2^15 * 127 * 516 is below 2^31
+        ("int16", 127, 517, "wide"),
+        ("int8", -128, 131_071, "int"),  # as 2^7 * 2^7 * 131071 is
+        ("int8", -128, 131_072, "wide"),
+        ("uint16", 127, 4, "wide"),  # an element does not fit 16 bits
+    ],
+)
+def test_sums_are_wide_where_their_bound_is_beyond_32_bits(
+    dtype: str, weight: int, depth: int, form: str, tmp_path: Path
+) -> None:
+    net, one = QuantizedModel(dtype, symmetric=True), 1 if dtype == "int8" else 256
+    end = np.iinfo(dtype).max if dtype == "uint16" else np.iinfo(dtype).min
+    scale = one * abs(end * weight * depth) / 200
+    for op, shape in (("Gemm", ()), ("Conv", (1, 1))):
+        stored = net.store(np.full((16, depth, *shape), weight, np.int8), "w")
+        weights = net.dequantize(stored, np.float32(0.5), np.int8(0))
+        stated = {"transB": 1} if op == "Gemm" else {}
+        net.add(op, net.read((1, depth, *shape), one), weights, scale=scale, **stated)
+
+    export_c(net.build(), output=tmp_path / "out")
+
+    program = (tmp_path / "out" / "model.c").read_text()
+    for name in ("multiply", "convolve"):
+        assert f"kernel_{name}_{form}(" in program
+    ends = [np.full((1, depth, *shape), end, dtype) for shape in ((), (1, 1))]
+    wanted = 100 if end * weight > 0 else -100
+    for way in (STRICT, PLAIN, SANITIZED):
+        results = {op: np.zeros((1, 16), dtype) for op in ("Gemm", "Conv")}
+        made = run_library(build_library(tmp_path / "out", way), ends, results)
+        assert {value for each in made.values() for value in each.ravel().tolist()} == {wanted}
+
+
+@pytest.mark.parametrize(("dtype", "widened"), [("int8", 2), ("int16", 2), ("uint16", 4)])
+def test_the_arena_of_a_quantized_network_is_in_bytes(dtype: str, widened: int, tmp_path: Path) -> None:
+    net = QuantizedModel(dtype, symmetric=True)
     net.add("Conv", net.read((1, 8, 32, 32)), net.weigh((8, 8, 3, 3), 0), pads=[1] * 4)
 
     made = export_c(net.build(), output=tmp_path / "out")
 
-    scratch = (6 + 64) * 72 * 2  # rows and columns that the kernel widens to 16 bits
-    assert made.arena_bytes == made.bound == 2 * 8 * 32 * 32 + scratch + -scratch % 64
+    scratch = (6 + 64) * 72 * widened  # rows and columns that the kernel widens to 16 or 32 bits
+    tensors = 2 * 8 * 32 * 32 * np.dtype(dtype).itemsize
+    assert made.arena_bytes == made.bound == tensors + scratch + -scratch % 64
 
 
 def test_a_unit_is_allowed_where_the_definition_leaves_a_tie(tmp_path: Path) -> None:
