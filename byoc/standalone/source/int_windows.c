@@ -19,6 +19,12 @@ INLINE void widen(const byte *restrict from, byte flip, number zero, int32_t cou
     }
 }
 
+static void widen_shorts(const uint16_t *restrict from, int32_t flip, int32_t zero, int32_t count, number *restrict to) {
+    for (int32_t i = 0; i < count; i++) {
+        to[i] = (number)((from[i] ^ flip) - zero);
+    }
+}
+
 /* Copy rows of an image from `first` on, less the zero point, to rows of `width` numbers, which have zeros around the
  * image already; rows outside of it become zeros. */
 static void copy_inside(const kernel_int_conv *it, const void *x, int32_t zero, int32_t first, int32_t rows, int32_t width,
@@ -35,9 +41,7 @@ static void copy_inside(const kernel_int_conv *it, const void *x, int32_t zero, 
         const byte *restrict from = skip(x, (ptrdiff_t)row * conv->in_cols, it->x);
         number *restrict inside = to + left;
         if (it->x.bits > 8) {
-            for (int32_t i = 0; i < cols; i++) {
-                inside[i] = (number)(read_element(from, i, it->x) - zero);
-            }
+            widen_shorts((const void *)from, it->x.flip, zero, cols, inside);
             continue;
         }
         if (cols < 8) {
@@ -98,8 +102,8 @@ INLINE void add_terms(const channel *of, const int16_t *x, ptrdiff_t odd, lanes 
     }
 }
 
-/* Make 16 results of 8 bits of windows that move by one or two pixels. */
-INLINE void compute_block(const channel *of, const int16_t *x, byte *to) {
+/* Make 16 results of windows that move by one or two pixels; `bits`, 8 or 16, is a constant where this is called. */
+INLINE void compute_block(const channel *of, int32_t bits, const int16_t *x, byte *to) {
     const int32_t single = of->stride == 1;
     lanes made[VECS];
     reals values[VECS];
@@ -113,7 +117,14 @@ INLINE void compute_block(const channel *of, const int16_t *x, byte *to) {
         const reals sums = TO_REALS(ADD_LANES(made[v], REPEAT(of->bias)));
         values[v] = REAL(add)(REAL(mul)(sums, REAL(set1)(of->scale)), REAL(set1)(of->offset));
     }
-    if (single) {
+    if (bits > 8) {
+        float read[WIDTH], line[WIDTH];
+        memcpy(read, values, sizeof read);
+        for (int32_t i = 0; i < WIDTH; i++) {
+            line[i] = single ? read[i % 2 * (WIDTH / 2) + i / 2] : read[i];
+        }
+        round_shorts(of->rounding, line, WIDTH, to);
+    } else if (single) {
         store_by_turns(&of->within, values, to);
     } else {
         store_reals(&of->within, values, to);
@@ -176,7 +187,11 @@ static void compute_line(const channel *of, const number *x, int32_t count, byte
         total sums[WIDTH];
 #if LANES > 1
         if (of->bits == 8 && of->stride <= 2) {
-            compute_block(of, from, to + done);
+            compute_block(of, 8, from, to + done);
+            continue;
+        }
+        if (of->bits == 16 && of->stride <= 2) {
+            compute_block(of, 16, from, to + (ptrdiff_t)done * 2);
             continue;
         }
 #endif
