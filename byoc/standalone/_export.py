@@ -186,8 +186,8 @@ class NoDriverError(InputError):
 class PlannedProgram:
     """A program before it is written: its graph, its steps in order, and the drivers of its regions.
 
-    `overruled` is as in `ExportedProgram`. With open dimensions, graph and steps are those of the largest
-    sizes, `opened` has all, and `weights` the constants that they read.
+    `overruled` is as in `ExportedProgram`. With open dimensions graph and steps are those of the
+    largest sizes, `opened` has all, and `weights` the constants that they read.
     """
 
     graph: ProgramGraph

@@ -1,4 +1,4 @@
-"""A program with open dimensions: steps for each combination of sizes, with weights and an arena in common.
+"""A program with open dimensions: steps for each combination of sizes, which share weights and an arena.
 
 The plan of each combination is its own, and the arena is as large as the largest of them. So each kernel
 and each function that emx-onnx-cgen emits has fixed extents, as in other programs, and is proven.
@@ -90,7 +90,7 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
     Raises InputError for a wrong model, an operator without a function in C at any of the sizes, and an
     input or output that differs at smaller sizes in more than its extents, or has more bytes.
     """
-    weights, shared = ProgramWeights(cast(ByteOrder, options.byte_order)), SharedText()
+    shared = SharedText(ProgramWeights(cast(ByteOrder, options.byte_order)))
     largest: PlannedProgram | None = None
     found: list[_Combination] = []
     every = itertools.product(*(range(least, most + 1) for least, most in ranges.values()))
@@ -98,14 +98,15 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
         given = dict(zip(ranges, sizes, strict=True))
         title = ", ".join(f"{name} = {size}" for name, size in given.items())
         report_step(title)
-        graph = read_model_graph(model, {**(options.dims or {}), **given}, options.shapes)
-        program = PlannedProgram.plan(graph, options.threads, f"sizes_{number}_")
+        try:
+            graph = read_model_graph(model, {**(options.dims or {}), **given}, options.shapes)
+            program = PlannedProgram.plan(graph, options.threads, f"sizes_{number}_")
+        except InputError as error:
+            raise InputError(*(f"at {title}: {line}" for line in error.lines)) from None
         graph = program.graph
         if largest is not None:
             _require_smaller(graph, largest.graph, title)
-        run = write_run_text(
-            graph, program.steps, weights, list(graph.sample), list(graph.expected), shared
-        )
+        run = write_run_text(graph, program.steps, shared, list(graph.sample), list(graph.expected))
         found.append(
             _Combination(
                 number,
@@ -126,8 +127,8 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
     assert largest is not None  # a range has a size
     found.reverse()
     overruled = dict.fromkeys(name for each in found for name in each.overruled)
-    opened = _describe_open(ranges, found, replace(run, structures=shared.format_structures()))
-    return replace(largest, overruled=tuple(overruled), opened=opened, weights=weights)
+    opened = _describe_open(ranges, found, run)
+    return replace(largest, overruled=tuple(overruled), opened=opened, weights=shared.weights)
 
 
 def _require_smaller(graph: ProgramGraph, largest: ProgramGraph, title: str) -> None:

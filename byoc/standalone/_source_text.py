@@ -38,12 +38,13 @@ IDENTITY_BYTES = 8  # of a SHA-256, which program and weight file share
 ALIGNMENT = 64  # bytes, of each tensor in a weight file
 _MAGIC = b"BYOCWGHT"
 _MARK = 0x01020304  # reads otherwise on a machine of the other byte order
+_START_BYTES = 8  # by which parts are found that may begin with others
 _VERSION = 1  # of the weight file's layout
 
 
 @dataclass
 class ProgramWeights:
-    """Constants at aligned offsets behind a header; equal ones are stored once.
+    """Constants at aligned offsets behind a header; what equals another, or begins it, is stored once.
 
     The header of 64 bytes has `BYOCWGHT`, the number 0x01020304 and the version, 32 bits each, the
     size of the file in 64 bits, and 8 bytes that name the content; numbers in the given byte order.
@@ -53,6 +54,8 @@ class ProgramWeights:
     parts: list[bytes] = field(default_factory=list)
     size: int = HEADER_BYTES
     offsets: dict[bytes, int] = field(default_factory=dict)
+    starts: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
+    """The offset of each part and its place in `parts`, by its first bytes."""
 
     def add_array(self, array: NDArray[Any]) -> int:
         """Add an array, its elements in the file's byte order; return its offset."""
@@ -62,11 +65,24 @@ class ProgramWeights:
         """Add bytes as they are; return their offset."""
         digest = hashlib.sha256(content).digest() + len(content).to_bytes(8)
         if digest not in self.offsets:
-            self.offsets[digest] = self.size
-            padded = round_up(len(content), ALIGNMENT)
-            self.parts.append(content + bytes(padded - len(content)))
-            self.size += padded
+            self.offsets[digest] = self._place(content)
         return self.offsets[digest]
+
+    def _place(self, content: bytes) -> int:
+        """Return the offset of a part that begins with some bytes, which is a new one if none does.
+
+        So the first rows of a table, read at other sizes of an open dimension, are where the table is.
+        """
+        same = self.starts.setdefault(content[:_START_BYTES], [])
+        for offset, number in same:
+            if self.parts[number].startswith(content):
+                return offset
+        offset = self.size
+        padded = round_up(len(content), ALIGNMENT)
+        same.append((offset, len(self.parts)))
+        self.parts.append(content + bytes(padded - len(content)))
+        self.size += padded
+        return offset
 
     @property
     def identity(self) -> bytes:
@@ -174,8 +190,9 @@ class RunText:
 
 @dataclass
 class SharedText:
-    """What the runs of a source share: constant structures by their text, and steps of threads."""
+    """What the runs of a source share: weights, constant structures by text, and steps of threads."""
 
+    weights: ProgramWeights
     names: dict[str, str] = field(default_factory=dict)
     shares: list[str] = field(default_factory=list)
 
@@ -231,7 +248,7 @@ def write_model_text(
     InputError for elements of less than a byte between host and regions.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
-    run = opened.run if opened else write_run_text(graph, steps, weights, inputs, outputs)
+    run = opened.run if opened else write_run_text(graph, steps, SharedText(weights), inputs, outputs)
     has_threads = bool(run.shares)
     regions = RegionText.write(
         graph, weights, run.calls, form.abis, form.finds_drivers, has_threads=has_threads
@@ -293,18 +310,17 @@ def write_model_text(
 def write_run_text(
     graph: ProgramGraph,
     steps: ProgramSteps,
-    weights: ProgramWeights,
+    shared: SharedText,
     inputs: Sequence[str],
     outputs: Sequence[str],
-    shared: "SharedText | None" = None,
 ) -> RunText:
-    """Write the steps of a graph, from `inputs` to `outputs`; its constants are added to the weights.
+    """Write the steps of a graph, from `inputs` to `outputs`.
 
-    Several runs of one source have a `shared` text: that of the last run has the structures of all.
+    Its constants are added to the weights. The text of the last run has the structures of all that share
+    them.
     """
     calls = plan_region_calls(graph, steps)
-    shared = shared or SharedText()
-    writer = _StepWriter(graph, steps, weights, calls, shared)
+    writer = _StepWriter(graph, steps, shared, calls)
     body = "".join(_copy_inputs(graph, steps, inputs))
     body += "".join(writer.write(number) for number in range(len(steps.steps)))
     body += writer.end_regions(len(steps.steps))
@@ -316,15 +332,9 @@ class _StepWriter:
     """Writes the calls of steps, and the constant structures that they point to."""
 
     def __init__(
-        self,
-        graph: ProgramGraph,
-        steps: ProgramSteps,
-        weights: ProgramWeights,
-        calls: RegionCalls,
-        shared: SharedText,
+        self, graph: ProgramGraph, steps: ProgramSteps, shared: SharedText, calls: RegionCalls
     ) -> None:
-        self.graph, self.steps, self.weights, self.calls = graph, steps, weights, calls
-        self.shared = shared
+        self.graph, self.steps, self.shared, self.calls = graph, steps, shared, calls
 
     def write(self, number: int) -> str:
         """Return the lines of a step, behind the ends and beginnings of regions that stand there."""
@@ -392,7 +402,7 @@ class _StepWriter:
         if offset is not None:
             return f"AT({offset})"
         stored = view_as_stored(self.graph.get_constant(name), self.graph.get_dtype(name))
-        return f"WEIGHT({self.weights.add_array(stored)})"
+        return f"WEIGHT({self.shared.weights.add_array(stored)})"
 
     def _write_call(self, call: Call, scratch: int) -> str:
         has_shares = call.function in SHARED_KERNELS
@@ -402,7 +412,7 @@ class _StepWriter:
             given.append(f"&{self.shared.name_structure(call)}")
         for operand in call.operands:
             if isinstance(operand, np.ndarray):
-                given.append(f"WEIGHT({self.weights.add_array(operand)})")
+                given.append(f"WEIGHT({self.shared.weights.add_array(operand)})")
             elif operand == SCRATCH:
                 own = f" + (size_t)share.number * {count_scratch(call)}" if is_shared else ""
                 given.append(f"AT({scratch}{own})")
@@ -435,9 +445,7 @@ def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str])
     return found
 
 
-def describe_tensors(
-    graph: ProgramGraph, array: str, names: Sequence[str], storage: str = ""
-) -> str:
+def describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str], storage: str = "") -> str:
     """Return the definitions of a table of inputs or outputs; `storage` is `static ` where C has it."""
     shapes, rows = [], []
     for number, name in enumerate(names):
