@@ -3,8 +3,10 @@
 A block of `sh` is run by bash, one of `python` in this process, where names stay from block to block.
 One whose first line is `# FILE` is written to that file, and a `diff` changes one. A block without a
 language right behind one that was run is what was printed. Comments above a block, which no reader sees,
-say what the page leaves open; the last one is for what was printed where text stands between:
+say what the page leaves open, such as the page of docs/ whose folder it goes on in; the last one is for
+what was printed where text stands between:
 
+    <!-- after: tutorial.md -->
     <!-- files: model.onnx samples/ net.onnx=zoo:squeezenet mine.yaml=annotations/dla.yaml -->
     <!-- not run: it needs the SDK of Rockchip -->
     <!-- not run, lines with `qemu`: it needs a cross compiler -->
@@ -32,9 +34,9 @@ from typing import Any
 
 from helpers.warm_processes import WarmProcesses
 from page_files import find_site, install_for_page, make_file
-from pages import ROOT
+from pages import ROOT, read
 
-_KEYS = "files|not run|thorough|exit codes|printed"
+_KEYS = "after|files|not run|thorough|exit codes|printed"
 _BLOCK = re.compile(
     rf"((?:^<!-- (?:{_KEYS})\b[^>]*-->\n+)*)^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -64,6 +66,7 @@ class Block:
     language: str
     text: str
     is_printed: bool = False
+    after: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     skipped: str | None = None
     skipped_lines: Mapping[str, str] = field(default_factory=dict)
@@ -115,8 +118,8 @@ def find_blocks(text: str) -> Iterator[Block]:
                 said["is_printed"] = True
             elif key == "thorough":
                 said["thorough"] = True
-            elif key == "files":
-                said["files"] = (*said.get("files", ()), *value.split())
+            elif key in {"after", "files"}:
+                said[key] = (*said.get(key, ()), *value.split())
             else:
                 said["codes"] = tuple(map(int, value.split()))
         yield Block(line, language, content, **said)
@@ -220,7 +223,10 @@ class PageRun:
     compared: int = 0
 
     def run(self, block: Block) -> None:
-        """Make the files of a block, and run it unless it says why not."""
+        """Run the pages that a block goes on from, make its files, and run it unless it says why not."""
+        for page in block.after:
+            for each in find_blocks(read(ROOT / "docs" / page)):
+                self.run(each)
         for name in block.files:
             make_file(name, self.folder)
         if block.skipped is not None or (block.thorough and not self.thorough):

@@ -101,7 +101,7 @@ def test_a_page_that_says_something_else_fails(programs: Programs, tmp_path: Pat
         "line 6: the page shows",
         "line 10: ZeroDivisionError: division by zero",
     ]
-    for note in ("not run:", "files:", "thorough:"):
+    for note in ("after:", "not run:", "files:", "thorough:"):
         with pytest.raises(AssertionError, match="says nothing"):
             list(find_blocks(f"<!-- {note} -->\n```sh\nfalse\n```\n"))
     with pytest.raises(AssertionError, match="not right above a block"):

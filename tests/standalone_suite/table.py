@@ -1,4 +1,4 @@
-"""Make the tables of `docs/standalone.md`: models as C programs, on each machine that is emulated here.
+"""Make the tables of `benchmarks/RESULTS.md`: models as C programs, on each machine emulated here.
 
     python tests/standalone_suite/table.py [--machines x86-64,s390x] [--results FILE] [MODEL...]
 
