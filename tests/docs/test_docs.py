@@ -262,6 +262,14 @@ def test_each_page_says_its_kind_and_stands_under_it() -> None:
     assert stated == {name: [kind] for name, kind in found.items()}
 
 
+def test_no_page_is_longer_than_a_reader_takes_in() -> None:
+    """4,000 words at most; `docs/json.md` is a list that a tool writes."""
+    words = {
+        page.name: len(page.read_text("utf-8").split()) for page in (pages.ROOT / "docs").glob("*.md")
+    }
+    assert {name for name, count in words.items() if count > 4000} - {"json.md"} == set()
+
+
 def test_the_table_of_environment_variables_is_complete() -> None:
     """Each variable whose name stands in the code, quoted or behind a dollar sign, has a row."""
     folders = ("byoc", "codegens", "tests", "benchmarks", "tools", "examples", ".ci")
