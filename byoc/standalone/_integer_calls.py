@@ -1,10 +1,12 @@
-"""Steps of integers: operators between DequantizeLinear and QuantizeLinear, by kernels of 8 bits.
+"""Steps of integers: operators between DequantizeLinear and QuantizeLinear, of 8 and 16 bits.
 
-Sums are exact, in 32 bits. One float for each channel, the product of the scales of both operands over
-that of the result, brings a sum to the scale of the result, where it is rounded half to even. It was
-computed in float64 and rounded once, so results differ from exact arithmetic only within 5e-5 of a tie;
-where an operator of integers was written, it is computed in float32, as by onnxruntime. What reads one
-tensor element by element is a table, computed by the definition when the program is made.
+Sums are exact, in 32 bits or, where their bound is beyond, in 64. One float for each channel, the
+product of the scales of both operands over that of the result, brings a sum to the scale of the result,
+where it is rounded half to even. It was computed in float64 and rounded once: results of 8 bits differ
+from exact arithmetic only within 5e-5 of a tie, those of 16 bits within 2e-2; where an operator of
+integers was written, it is computed in float32, as by onnxruntime. What reads one tensor of 8 bits
+element by element is a table, computed by the definition when the program is made. Such an operator of
+16 bits is computed in floats, and only a change of the scale in integers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +23,14 @@ from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, is_dequantize, is_onnx, is_quantize
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.standalone._integer_graph import TensorScale, read_scale
+from byoc.standalone._integer_graph import INTEGERS, TensorScale, get_flip, read_scale
 from byoc.standalone._integer_kernels import (
     IntegerOperand,
+    SumWidth,
     describe_int_convolution,
+    describe_int_max,
     describe_int_product,
-    fits_in_sum,
+    find_sum_width,
     store_zeros,
 )
 from byoc.standalone._kernel_calls import (
@@ -41,7 +45,7 @@ Array = NDArray[Any]
 
 _BYTES = 256  # values of a byte
 _MOST_NODES = 16  # of a table: a longer way back is rarely one
-_ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
+_ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "DequantizeLinear"})
 _UNARY = frozenset(
     [
         *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos"),
@@ -134,6 +138,11 @@ class _Group:
         return call
 
     @property
+    def is_limited(self) -> bool:
+        """Whether an activation limits the result."""
+        return (self.low, self.high) != (-np.inf, np.inf)
+
+    @property
     def result(self) -> str:
         return self.graph.index.nodes[self.last].output[0]
 
@@ -145,9 +154,7 @@ class _Group:
             return None
         node = index.nodes[number]
         dtype = index.get_dtype(node.input[0]) or ""
-        if dtype not in ("int8", "uint8") or not all(
-            graph.is_constant(each) for each in node.input[1:] if each
-        ):
+        if dtype not in INTEGERS or not all(graph.is_constant(each) for each in node.input[1:] if each):
             return None
         if number not in graph.sizes.constant_nodes:
             if self._find_maker(name) is None and not self._is_read_here(name):
@@ -185,14 +192,15 @@ class _Group:
     def format_rounding(self, result: TensorScale, step: int) -> str:
         """Return the initializer of a `kernel_rounding`; limits are those of the activation."""
         low, high = result.quantize(self.low), result.quantize(self.high)
-        return f"{{8, {result.shifted_zero}, {low}, {high}, {result.flip}, {step}}}"
+        flip = get_flip(result.dtype)
+        return f"{{{result.bits}, {result.shifted_zero}, {low}, {high}, {flip}, {step}}}"
 
     def find_bias(
-        self, name: str | None, scales: Array, result: TensorScale, depth: int
+        self, name: str | None, scales: Array, result: TensorScale, width: SumWidth
     ) -> tuple[Array | None, Array | None] | None:
         """Return a bias as integers in the scale of sums, or as offsets; None if it is computed.
 
-        Sums are of `depth` products. A bias that may lead beyond 32 bits is an offset.
+        A bias that may lead beyond the sums' width is an offset.
         """
         if not name:
             return None, None
@@ -206,7 +214,7 @@ class _Group:
             zero = graph.get_constant(node.input[2]) if len(node.input) > 2 and node.input[2] else 0
             if np.allclose(own, scales, rtol=1e-6, atol=0) and not np.any(zero):
                 whole = graph.get_constant(node.input[0]).reshape(-1)
-                if fits_in_sum(whole, depth):
+                if width.holds(whole):
                     return whole, None
         return None, (graph.get_constant(name).astype(np.float64).reshape(-1) / result.scale).astype(
             np.float32
@@ -231,7 +239,7 @@ class _Group:
                 if name and not graph.is_constant(name) and index.producers.get(name) not in nodes
             }
         name = next(iter(read))
-        if graph.get_shape(name) != graph.get_shape(self.result):
+        if graph.get_shape(name) != graph.get_shape(self.result) or result.bits > 8:
             return None
         table = _compute_table(graph, sorted(nodes), name)
         if table is None:
@@ -301,13 +309,15 @@ def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Ca
     if len(graph.get_shape(x.tensor)) not in IMAGE_RANKS or not prod(graph.get_shape(group.result)):
         return None
     scales = group.multiply_scales(x, weights)
-    depth = prod(graph.get_shape(weights.tensor)[1:])
-    bias = group.find_bias(get_bias(node), scales, result, depth)
+    shape = graph.get_shape(weights.tensor)
+    stored = graph.get_constant(weights.tensor).reshape(shape[0], -1)
+    width = find_sum_width(x, weights, prod(shape[1:]), stored)
+    bias = group.find_bias(get_bias(node), scales, result, width)
     if bias is None:
         return None
     # Scales and offsets are read with one step: a bias by channel needs a scale by channel.
     step = int(scales.size > 1 or bias[1] is not None)
-    scales = np.broadcast_to(scales, (graph.get_shape(weights.tensor)[0],)) if step else scales
+    scales = np.broadcast_to(scales, (shape[0],)) if step else scales
     rounding = group.format_rounding(result, step)
     constants = (
         store_zeros(weights.zeros, weights.dtype),
@@ -315,7 +325,9 @@ def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Ca
         (scales / result.scale).astype(np.float32),
         bias[1],
     )
-    return describe_int_convolution(graph, node, (x, weights), rounding, constants, group.result)
+    return describe_int_convolution(
+        graph, node, (x, weights), rounding, constants, group.result, width.wide
+    )
 
 
 def _make_gemm(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
@@ -345,7 +357,10 @@ def _make_product(
         return None
     shapes = graph.get_shape(a.tensor), graph.get_shape(b.tensor), graph.get_shape(node.output[0])
     scales = group.multiply_scales(a, b)
-    bias = group.find_bias(bias_name, scales, result, shapes[0][-1])
+    stored = graph.get_constant(b.tensor) if graph.is_constant(b.tensor) else None
+    rows = None if stored is None or stored.ndim != 2 else stored if transposed else stored.T
+    width = find_sum_width(a, b, shapes[0][-1], rows)
+    bias = group.find_bias(bias_name, scales, result, width)
     if bias is None or any(each is not None and each.size not in (1, shapes[2][-1]) for each in bias):
         return None
     whole, offsets = (
@@ -355,14 +370,15 @@ def _make_product(
     scales = np.broadcast_to(scales, (shapes[2][-1],)) if step else scales
     constants = (whole, (scales / result.scale).astype(np.float32), offsets)
     zeros = store_zeros(a.zeros, a.dtype), store_zeros(b.zeros, b.dtype)
-    flips = (a.flip, b.flip, 0, int(b.zeros.size > 1 and zeros[1] is not None))
+    types = (a.c_type, b.c_type, 0, int(b.zeros.size > 1 and zeros[1] is not None))
     return describe_int_product(
         shapes,
         transposed,
         (a.tensor, zeros[0], b.tensor, zeros[1], *constants, group.result, SCRATCH),
-        flips,
+        types,
         group.format_rounding(result, step),
-        graph.get_constant(b.tensor) if graph.is_constant(b.tensor) else None,
+        stored,
+        width.wide,
     )
 
 
@@ -399,7 +415,7 @@ def _make_pair(
         return None
     outer, inner, b_outer, b_inner = lines
     scales = find_scales(float(a.scales[0]), float(b.scales[0]))
-    numbers = (outer, inner, b_outer, b_inner, a.flip, b.flip, a.zero, b.zero)
+    numbers = (outer, inner, b_outer, b_inner, a.c_type, b.c_type, a.zero, b.zero)
     parts = (*numbers, *map(format_float, scales), group.format_rounding(result, 0))
     structure = f"{{{', '.join(map(str, parts))}}}"
     return Call(function, (a.tensor, b.tensor, group.result), "kernel_int_pair", structure)
@@ -427,8 +443,28 @@ def _make_mean(group: _Group, node: NodeProto, result: TensorScale) -> Call | No
     if pool is None:
         return None
     scale = format_float(float(x.scales[0]) / float(result.scale))
-    structure = f"{{{pool}, {x.flip}, {x.zero}, {scale}, {group.format_rounding(result, 0)}}}"
+    structure = f"{{{pool}, {x.c_type}, {x.zero}, {scale}, {group.format_rounding(result, 0)}}}"
     return Call("kernel_pool_average_int", (x.tensor, group.result), "kernel_int_pool", structure)
+
+
+def _make_largest(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
+    x = group.read_operand(node.input[0])
+    own = None if x is None else (x.dtype, *x.scales.tolist(), *x.zeros.tolist())
+    if x is None or own != (result.dtype, float(result.scale), result.zero) or group.is_limited:
+        return None
+    return describe_int_max(group.graph, node, x.tensor, group.result)
+
+
+def _make_rescaled(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
+    """Return the call that changes the scale of a tensor: a sum of it and of nothing."""
+    x = group.read_operand(node.output[0])
+    count = prod(group.graph.get_shape(group.result))
+    if x is None or x.scales.size != 1 or not count:
+        return None
+    scale = format_float(float(x.scales[0]) / float(result.scale))
+    parts = (1, count, 0, 1, x.c_type, x.c_type, x.zero, x.zero, scale, "0.0f")
+    structure = f"{{{', '.join(map(str, parts))}, {group.format_rounding(result, 0)}}}"
+    return Call("kernel_add_int", (x.tensor, x.tensor, group.result), "kernel_int_pair", structure)
 
 
 _CORES: Mapping[str, Callable[[_Group, NodeProto, TensorScale], Call | None]] = {
@@ -439,4 +475,6 @@ _CORES: Mapping[str, Callable[[_Group, NodeProto, TensorScale], Call | None]] = 
     "Mul": _make_scaled,
     "AveragePool": _make_mean,
     "GlobalAveragePool": _make_mean,
+    "MaxPool": _make_largest,
+    "DequantizeLinear": _make_rescaled,
 }

@@ -33,44 +33,55 @@ _MOVERS = frozenset(
 """Operators whose results are elements of what they read, and nothing else."""
 
 
+_FLIPS = {"int8": 1 << 7, "uint8": 0, "int16": 1 << 15, "uint16": 0}
+INTEGERS = frozenset(_FLIPS)
+"""The types whose operators have kernels of integers."""
+
+
+def get_flip(dtype: str) -> int:
+    """Return the bits that make integers of a type numbers from 0 on."""
+    return _FLIPS[dtype]
+
+
+def format_integer(dtype: str) -> str:
+    """Return the initializer of a `kernel_integer`."""
+    return f"{{{np.dtype(dtype).itemsize * 8}, {get_flip(dtype)}}}"
+
+
 @dataclass(frozen=True, eq=False)
 class TensorScale:
-    """The scale and zero point of a tensor of 8 bits, one for all of it."""
+    """The scale and zero point of a tensor of 8 or 16 bits, one for all of it."""
 
     dtype: str
     scale: np.float32
     zero: int
 
     @property
-    def flip(self) -> int:
-        """The bits that make its bytes numbers of 0 to 255."""
-        return 128 if self.dtype == "int8" else 0
+    def bits(self) -> int:
+        """The bits of an element."""
+        return np.dtype(self.dtype).itemsize * 8
 
     @property
     def shifted_zero(self) -> int:
-        """The zero point among numbers of 0 to 255."""
-        return self.zero + self.flip
+        """The zero point among numbers from 0 on."""
+        return self.zero + get_flip(self.dtype)
 
     def quantize(self, value: float) -> int:
-        """Return a float among numbers of 0 to 255, as QuantizeLinear makes it."""
+        """Return a float among numbers from 0 on, as QuantizeLinear makes it."""
+        most = 2**self.bits
         with np.errstate(over="ignore"):
-            scaled = float(np.clip(np.float32(value) / self.scale, -512, 512))
-        return int(np.clip(np.rint(scaled) + self.shifted_zero, 0, 255))
+            scaled = float(np.clip(np.float32(value) / self.scale, -2 * most, 2 * most))
+        return int(np.clip(np.rint(scaled) + self.shifted_zero, 0, most - 1))
 
 
 def read_scale(index: GraphIndex, node: NodeProto, folder: Any) -> TensorScale | None:
-    """Return the scale of a QDQ node on 8 bits, None for one by channel and one that is computed."""
+    """Return the scale of a QDQ node on 8 or 16 bits, None for one by channel or a computed one."""
     whole = node.output[0] if is_quantize(node) else node.input[0]
     scale, zero = (
         find_constant_value(index, name, folder) if name else None for name in (*node.input[1:], "")[:2]
     )
     dtype = index.get_dtype(whole) or ""
-    if (
-        dtype not in ("int8", "uint8")
-        or scale is None
-        or np.size(scale) != 1
-        or scale.dtype != np.float32
-    ):
+    if dtype not in INTEGERS or scale is None or np.size(scale) != 1 or scale.dtype != np.float32:
         return None
     if len(node.input) > 2 and node.input[2] and (zero is None or np.size(zero) != 1):
         return None
@@ -113,7 +124,7 @@ class _MoveIntegers(CleanPass):
             return
         last = index.nodes[readers[0]]
         result = read_scale(index, last, edits.folder) if is_quantize(last) else None
-        if result is None or not _moves_integers(index, node):
+        if result is None or not _moves_integers(index, node, result.dtype):
             return
         count = len(node.input) if node.op_type == "Concat" else 1
         moved = list(node.input)
@@ -144,11 +155,11 @@ class _MoveIntegers(CleanPass):
         edits.remove(readers[0])
 
 
-def _moves_integers(index: GraphIndex, node: NodeProto) -> bool:
-    """Return whether an operator moves integers of 8 bits, too, and makes no new elements."""
+def _moves_integers(index: GraphIndex, node: NodeProto, dtype: str) -> bool:
+    """Return whether an operator moves integers of a type, too, and makes no new elements."""
     attributes = get_stated_attributes(node)
     if node.op_type == "MaxPool":
-        return index.get_opset(node) >= _MAX_POOL_OF_INTEGERS
+        return dtype in ("int8", "uint8") and index.get_opset(node) >= _MAX_POOL_OF_INTEGERS
     if node.op_type == "Resize":
         mode, places = (
             str(value.decode() if isinstance(value, bytes) else value)

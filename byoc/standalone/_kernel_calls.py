@@ -31,7 +31,7 @@ FUNCTION_KERNELS = ELEMENTWISE | {"kernel_interpolate", "kernel_run_lstm"}
 SHARED_KERNELS = frozenset(
     f"kernel_{name}{end}"
     for name in ("convolve", "convolve_depthwise", "multiply")
-    for end in ("", "_int")
+    for end in ("", "_int", "_wide")
 )
 """Kernels of which threads do shares: their last operand says which."""
 

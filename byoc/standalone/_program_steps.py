@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+import numpy as np
+
 from byoc._dataclasses import dataclass, replace
 from byoc.errors import InputError, shorten_text
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
@@ -10,7 +12,12 @@ from byoc.memory.reading import MemoryModel, read_memory_model
 from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
 from byoc.standalone._integer_calls import find_integer_nodes
-from byoc.standalone._integer_kernels import IN_PLACE, INTEGER_KERNELS, make_integer_call
+from byoc.standalone._integer_kernels import (
+    IN_PLACE,
+    INTEGER_KERNELS,
+    WIDE_KERNELS,
+    make_integer_call,
+)
 from byoc.standalone._kernel_calls import (
     ELEMENTWISE,
     FUNCTION_FILE,
@@ -34,6 +41,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _MOST_CHARACTERS = 200  # of attributes in a sentence
 _KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c", "digest.c")
 _INTEGER_FILES = ("rounding.h", "integers.c", "int_windows.c")
+_WIDE_FILE = "wide_integers.c"
 
 
 Guards = tuple[tuple[str, bool], ...]
@@ -73,10 +81,11 @@ class ProgramSteps:
         """The files of the folder `source` with the kernels that steps call."""
         called = {step.call.function for step in self.steps if step.call}
         integers = _INTEGER_FILES if called & INTEGER_KERNELS else ()
+        wide = (_WIDE_FILE,) if called & WIDE_KERNELS else ()
         conversions = (CONVERSION_FILE,) if called & CONVERSION_KERNELS else ()
         decoders = (DECODER_FILE,) if called & DECODER_KERNELS else ()
         functions = (FUNCTION_FILE,) if called & FUNCTION_KERNELS else ()
-        return (*_KERNEL_FILES, *functions, *integers, *decoders, *conversions)
+        return (*_KERNEL_FILES, *functions, *integers, *wide, *decoders, *conversions)
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""
@@ -264,11 +273,14 @@ def _adapt_step(
     """Add the scratch of a call; let it write over an operand only where its function can do that.
 
     It can where it writes in one pass, and its operands are of one type: where types differ, C lets a
-    compiler read and write in another order. Kernels of bytes that can do it are `IN_PLACE`.
+    compiler read and write in another order. Kernels of integers that can do it are `IN_PLACE`, where
+    all elements have one size.
     """
-    if call is not None and call.function in IN_PLACE | ELEMENTWISE:
-        return step
     node = graph.index.nodes[nodes[-1]]
+    if call is not None and call.function in IN_PLACE | ELEMENTWISE:
+        read = [name for name in call.operands if isinstance(name, str)]
+        sizes = {np.dtype(graph.get_dtype(name)).itemsize for name in read}
+        return step if len(sizes) == 1 else replace(step, may_overwrite=())
     result = graph.get_dtype(node.output[0]) if one_pass else ""
     same = one_pass and all(graph.get_dtype(name) == result for name in node.input if name)
     scratch = count_scratch(call) if call else 0

@@ -495,7 +495,16 @@ _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
     [
         *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
-        *("int_windows", "rounding", "conversions", "functions", "main", "weights", "byoc"),
+        *(
+            "int_windows",
+            "wide_integers",
+            "rounding",
+            "conversions",
+            "functions",
+            "main",
+            "weights",
+            "byoc",
+        ),
     ]
 )
 KEYWORDS = frozenset(

@@ -1,10 +1,11 @@
 """Write a network that finds twelve words in a second of speech, with random weights.
 
-    python examples/cortex_m/make_model.py FILE [int8]
+    python examples/cortex_m/make_model.py FILE [int8 | int16]
 
-With int8 it computes in integers of 8 bits, between QuantizeLinear and DequantizeLinear. It has the
-structure of DS-CNN (Zhang et al., Hello Edge: Keyword Spotting on Microcontrollers, arXiv:1711.07128): a
-convolution over 49 frames of 10 cepstral coefficients, and four depthwise-separable ones.
+With int8 or int16 it computes in integers of 8 or 16 bits, weights of 8, between QuantizeLinear and
+DequantizeLinear; zero points of 16 bits are 0. It has the structure of DS-CNN (Zhang et al., Hello Edge:
+Keyword Spotting on Microcontrollers, arXiv:1711.07128): a convolution over 49 frames of 10 cepstral
+coefficients, and four depthwise-separable ones.
 """
 
 import sys
@@ -87,36 +88,37 @@ class RandomSpeech(CalibrationDataReader):
         return next(self.samples, None)
 
 
-def quantize_model(model: onnx.ModelProto, path: Path) -> None:
-    """Write a network in int8, all but its Softmax: weights by channel, one scale an activation."""
+def quantize_model(model: onnx.ModelProto, path: Path, form: str) -> None:
+    """Write a network in integers, all but its Softmax: weights by channel, one scale an activation."""
     quantize_static(
         model,
         path,
         RandomSpeech(model),
         quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QInt8,
+        activation_type=QuantType.QInt8 if form == "int8" else QuantType.QInt16,
         weight_type=QuantType.QInt8,
         per_channel=True,
         op_types_to_quantize=["Conv", "GlobalAveragePool", "Gemm"],
+        extra_options={"ActivationSymmetric": form == "int16"},
     )
-    begin_with_integers(path)
+    begin_with_integers(path, TensorProto.INT8 if form == "int8" else TensorProto.INT16)
 
 
-def begin_with_integers(path: Path) -> None:
+def begin_with_integers(path: Path, dtype: int) -> None:
     """Make the first QuantizeLinear's result the input: a camera and a microphone give integers."""
     found = onnx.load(path)
     first = next(each for each in found.graph.node if each.input[0] == found.graph.input[0].name)
     given = found.graph.input[0]
-    given.name, given.type.tensor_type.elem_type = first.output[0], TensorProto.INT8
+    given.name, given.type.tensor_type.elem_type = first.output[0], dtype
     found.graph.node.remove(first)
     onnx.save(found, path)
 
 
 if __name__ == "__main__":
     path, *form = sys.argv[1:] or [""]
-    if not path or form not in ([], ["int8"]):
-        sys.exit("usage: make_model.py FILE [int8]")
+    if not path or form not in ([], ["int8"], ["int16"]):
+        sys.exit("usage: make_model.py FILE [int8 | int16]")
     if form:
-        quantize_model(make_model(), Path(path))
+        quantize_model(make_model(), Path(path), *form)
     else:
         onnx.save(make_model(), path)

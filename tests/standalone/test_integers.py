@@ -20,16 +20,29 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C co
 
 STRICT = ("cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1")
 PLAIN = (*STRICT, "-U__SSE2__", "-U__AVX2__")  # plain C, as for other machines
+SANITIZED = (*STRICT, "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error")
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+WIDE_TYPES = {"uint16": TensorProto.UINT16, "int16": TensorProto.INT16}
+POINTS = {"uint8": (121, 100), "int8": (-3, -20), "uint16": (31_000, 26_000), "int16": (-700, 5_000)}
+"""Zero points of what is read, and of results."""
 
 
 class QuantizedModel:
     """A model of quantized operators side by side: each output is an operator's, of `dtype`."""
 
-    def __init__(self) -> None:
-        self.dtype = "uint8"
+    def __init__(self, dtype: str = "uint8", weights: str = "int8", symmetric: bool = False) -> None:
+        self.dtype, self.weights, self.symmetric = dtype, weights, symmetric
         self.random = np.random.default_rng(5)
         self.graph = onnx.GraphProto(name="net")
+
+    @property
+    def points(self) -> tuple[int, int]:
+        """The zero points of what is read, and of results."""
+        return (0, 0) if self.symmetric else POINTS[self.dtype]
+
+    def scale(self, value: float) -> np.float32:
+        """Return the scale of the type for one of 8 bits: the range is the same."""
+        return np.float32(value if self.dtype in TYPES else value / 256)
 
     def store(self, value: object, name: str) -> str:
         """Store a constant under a new name."""
@@ -45,18 +58,20 @@ class QuantizedModel:
         return made
 
     def read(self, shape: tuple[int, ...], scale: float = 0.03, zero: int | None = None) -> str:
-        """Add an input of 8 bits; return it as floats."""
+        """Add an input; return it as floats. `scale` is that of 8 bits."""
         name = f"x_{len(self.graph.input)}"
-        self.graph.input.append(helper.make_tensor_value_info(name, TYPES[self.dtype], shape))
-        point = (121 if self.dtype == "uint8" else -3) if zero is None else zero
-        return self.dequantize(name, np.float32(scale), np.array(point, self.dtype))
+        kind = (TYPES | WIDE_TYPES)[self.dtype]
+        self.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
+        point = self.points[0] if zero is None else zero
+        return self.dequantize(name, self.scale(scale), np.array(point, self.dtype))
 
     def weigh(self, shape: tuple[int, ...], axis: int | None = None, zero: int = 0) -> str:
-        """Store weights that reach the ends of int8, in one scale or one for each place of an axis."""
-        values = self.random.integers(-128, 128, shape).astype(np.int8)
+        """Store weights that reach the ends, in one scale or one for each place of an axis."""
+        ends = np.iinfo(self.weights)
+        values = self.random.integers(ends.min, ends.max + 1, shape).astype(self.weights)
         count = 1 if axis is None else shape[axis]
-        scales = self.random.uniform(0.01, 0.02, count).astype(np.float32)
-        zeros = np.full(count, zero, np.int8)
+        scales = self.random.uniform(0.01, 0.02, count).astype(np.float32) * np.float32(127 / ends.max)
+        zeros = np.full(count, zero, self.weights)
         if axis is None:
             return self.dequantize(self.store(values, "w"), scales[0], zeros[0])
         return self.dequantize(self.store(values, "w"), scales, zeros, axis=axis)
@@ -70,9 +85,9 @@ class QuantizedModel:
         if act:
             self.graph.node.append(helper.make_node(act, [made], [f"{made}_{act}"]))
             made = f"{made}_{act}"
-        point = self.store(np.array(100 if self.dtype == "uint8" else -20, self.dtype), "zero")
+        point = self.store(np.array(self.points[1], self.dtype), "zero")
         result = f"y_{op}_{len(self.graph.node)}"
-        read = [made, self.store(np.float32(scale), "scale"), point]
+        read = [made, self.store(self.scale(scale), "scale"), point]
         self.graph.node.append(helper.make_node("QuantizeLinear", read, [result]))
         self.graph.output.append(onnx.ValueInfoProto(name=result))
 
@@ -138,27 +153,27 @@ def add_others(net: QuantizedModel) -> None:
     net.add("AveragePool", net.read((1, 3, 9, 8)), scale=0.03, **pool)
     net.add("AveragePool", net.read((1, 3, 9, 8)), scale=0.03, count_include_pad=1, **pool)
     net.add("GlobalAveragePool", net.read((2, 3, 9, 8)), scale=0.02)
-    zero = 100 if net.dtype == "uint8" else -20
+    zero = net.points[1]
     net.add("MaxPool", net.read((1, 3, 9, 8), 0.5, zero), **pool)
     net.add("Concat", net.read((2, 3), 0.5, zero), net.read((2, 4), 0.1), axis=1)
     net.add("Transpose", net.read((2, 3, 4), 0.5, zero), perm=[2, 0, 1])
     sizes = net.store(np.array([1, 1, 2, 3], np.float32), "scales")
     net.add("Resize", net.read((1, 2, 3, 4), 0.5, zero), "", sizes, mode="nearest")
+
+
+def add_functions(net: QuantizedModel) -> None:
+    """Add functions, also in several quantized operators of one tensor, as onnxruntime's HardSwish."""
     for op in ("Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "Erf", "Relu"):
         net.add(op, net.read((3, 5)), scale=0.02)
-    add_parts(net)
-
-
-def add_parts(net: QuantizedModel) -> None:
-    """Add functions in several quantized operators of one tensor, as HardSwish is for onnxruntime."""
     for op, scale in (("HardSigmoid", 0.02), ("Sigmoid", 0.02), ("Relu", 0.05)):
         x = net.read((2, 3, 5), 0.05)
         part = f"part_{len(net.graph.node)}"
         net.graph.node.append(helper.make_node(op, [x], [part]))
-        zero = np.array(0 if net.dtype == "uint8" else -128, net.dtype)
-        read = [part, net.store(np.float32(1 / 255), "scale"), net.store(zero, "zero")]
+        ends = np.iinfo(net.dtype)
+        one, zero = np.float32(1 / (ends.max - ends.min)), np.array(ends.min, net.dtype)
+        read = [part, net.store(one, "scale"), net.store(zero, "zero")]
         net.graph.node.append(helper.make_node("QuantizeLinear", read, [f"{part}_q"]))
-        net.add("Mul", x, net.dequantize(f"{part}_q", np.float32(1 / 255), zero), scale=scale)
+        net.add("Mul", x, net.dequantize(f"{part}_q", one, zero), scale=scale)
 
 
 def draw_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -170,13 +185,43 @@ def draw_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         ends, shape = np.iinfo(dtype), [dim.dim_value for dim in kind.shape.dim]
         found[value.name] = random.integers(ends.min, ends.max + 1, shape).astype(dtype)
+        found[value.name].reshape(-1)[:2] = ends.min, ends.max
     return found
 
 
-def run_program(model: onnx.ModelProto, out: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
+def evaluate_exactly(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs where all floats have 64 bits: 16 bits times 16 and their sums are exact."""
+    known = given | {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    for node in model.graph.node:
+        read = [known[name] if name else None for name in node.input]
+        if node.op_type == "DequantizeLinear":
+            axis = next((each.i for each in node.attribute), 0)
+            shape = [-1 if at == axis and read[1].size > 1 else 1 for at in range(read[0].ndim)]
+            moved = read[0].astype(np.int64) - read[2].astype(np.int64).reshape(shape)
+            made = moved * read[1].astype(np.float64).reshape(shape)
+        elif node.op_type == "QuantizeLinear":
+            ends = np.iinfo(read[2].dtype)
+            moved = np.rint(read[0] / np.float64(read[1])) + int(read[2])
+            made = np.clip(moved, ends.min, ends.max).astype(read[2].dtype)
+        else:
+            floats = {
+                name: value.astype(np.float64)
+                if value.dtype == np.float32 and node.op_type != "Resize"
+                else value
+                for name, value in zip(node.input, read, strict=True)
+                if value is not None
+            }
+            made = ReferenceEvaluator(node, opsets={"": 21}).run(None, floats)[0]
+        known[node.output[0]] = made
+    return [known[value.name] for value in model.graph.output]
+
+
+def run_program(
+    model: onnx.ModelProto, out: Path, exact: bool = False
+) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Build and run an exported program by both ways; return outputs with what the reference makes."""
     given = draw_inputs(model)
-    expected = ReferenceEvaluator(model).run(None, given)
+    expected = evaluate_exactly(model, given) if exact else ReferenceEvaluator(model).run(None, given)
     found = []
     for way in (STRICT, PLAIN):
         named = zip(model.graph.output, expected, strict=True)
@@ -196,6 +241,7 @@ def test_integers_are_those_of_the_definition(tmp_path: Path) -> None:
         add_products(net)
         add_windows(net)
         add_others(net)
+        add_functions(net)
     model = net.build()
 
     with planning_quickly():
@@ -211,6 +257,50 @@ def test_integers_are_those_of_the_definition(tmp_path: Path) -> None:
         assert np.ptp(wanted.astype(np.int64)) > 15, name
         differing, total = differing + np.count_nonzero(apart), total + apart.size
     assert differing < total / 100  # scales of decimals make many ties
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "symmetric"),
+    [
+        ("int16", "int8", True),
+        ("int16", "int8", False),
+        ("uint16", "uint8", False),
+        ("int16", "int16", True),
+        ("uint16", "uint16", False),
+    ],
+)
+def test_integers_of_16_bits_are_those_of_exact_arithmetic(
+    dtype: str, weights: str, symmetric: bool, tmp_path: Path
+) -> None:
+    net = QuantizedModel(dtype, weights, symmetric)
+    for add in (add_products, add_windows, add_others):
+        add(net)
+    model = net.build()
+
+    with planning_quickly():
+        export_c(model, output=tmp_path / "out")
+
+    program = (tmp_path / "out" / "model.c").read_text()
+    assert "kernel_dequantize" not in program  # so each operator is computed in integers
+    assert "kernel_multiply_wide" in program
+    assert ("kernel_multiply_int" in program) == (symmetric and weights == "int8")
+    for name, wanted, got in run_program(model, tmp_path / "out", exact=True):
+        apart = np.abs(wanted.astype(np.int64) - got)
+        assert np.max(apart) <= 1, name
+        assert np.count_nonzero(apart) <= max(2, apart.size / 40), name  # what is within 2e-2 of a tie
+        assert np.ptp(wanted.astype(np.int64)) > 15 * 256, name
+
+
+def test_functions_of_16_bits_are_those_of_the_definition(tmp_path: Path) -> None:
+    net = QuantizedModel("int16")
+    add_functions(net)
+
+    model = net.build()
+
+    export_c(model, output=tmp_path / "out")
+
+    for name, wanted, got in run_program(model, tmp_path / "out", exact=True):
+        assert np.max(np.abs(wanted.astype(np.int64) - got)) <= 1, name
 
 
 def test_whole_products_have_zero_points_by_channel(tmp_path: Path) -> None:
@@ -274,14 +364,51 @@ def test_a_bias_does_not_lead_a_sum_beyond_32_bits(tmp_path: Path) -> None:
     assert {value for each in made.values() for value in each.ravel().tolist()} == {round(sums / 20)}
 
 
-def test_the_arena_of_a_quantized_network_is_in_bytes(tmp_path: Path) -> None:
-    net = QuantizedModel()
+@pytest.mark.parametrize(
+    ("dtype", "weight", "depth", "form"),
+    [
+        ("int16", 127, 516, "int"),  # 2^15 * 127 * 516 is below 2^31
+        ("int16", 127, 517, "wide"),
+        ("int8", -128, 131_071, "int"),  # as 2^7 * 2^7 * 131071 is
+        ("int8", -128, 131_072, "wide"),
+        ("uint16", 127, 4, "wide"),  # an element does not fit 16 bits
+    ],
+)
+def test_sums_are_wide_where_their_bound_is_beyond_32_bits(
+    dtype: str, weight: int, depth: int, form: str, tmp_path: Path
+) -> None:
+    net, one = QuantizedModel(dtype, symmetric=True), 1 if dtype == "int8" else 256
+    end = np.iinfo(dtype).max if dtype == "uint16" else np.iinfo(dtype).min
+    scale = one * abs(end * weight * depth) / 200
+    for op, shape in (("Gemm", ()), ("Conv", (1, 1))):
+        stored = net.store(np.full((16, depth, *shape), weight, np.int8), "w")
+        weights = net.dequantize(stored, np.float32(0.5), np.int8(0))
+        stated = {"transB": 1} if op == "Gemm" else {}
+        net.add(op, net.read((1, depth, *shape), one), weights, scale=scale, **stated)
+
+    export_c(net.build(), output=tmp_path / "out")
+
+    program = (tmp_path / "out" / "model.c").read_text()
+    for name in ("multiply", "convolve"):
+        assert f"kernel_{name}_{form}(" in program
+    ends = [np.full((1, depth, *shape), end, dtype) for shape in ((), (1, 1))]
+    wanted = 100 if end * weight > 0 else -100
+    for way in (STRICT, PLAIN, SANITIZED):
+        results = {op: np.zeros((1, 16), dtype) for op in ("Gemm", "Conv")}
+        made = run_library(build_library(tmp_path / "out", way), ends, results)
+        assert {value for each in made.values() for value in each.ravel().tolist()} == {wanted}
+
+
+@pytest.mark.parametrize(("dtype", "widened"), [("int8", 2), ("int16", 2), ("uint16", 4)])
+def test_the_arena_of_a_quantized_network_is_in_bytes(dtype: str, widened: int, tmp_path: Path) -> None:
+    net = QuantizedModel(dtype, symmetric=True)
     net.add("Conv", net.read((1, 8, 32, 32)), net.weigh((8, 8, 3, 3), 0), pads=[1] * 4)
 
     made = export_c(net.build(), output=tmp_path / "out")
 
-    scratch = (6 + 64) * 72 * 2  # rows and columns that the kernel widens to 16 bits
-    assert made.arena_bytes == made.bound == 2 * 8 * 32 * 32 + scratch + -scratch % 64
+    scratch = (6 + 64) * 72 * widened  # rows and columns that the kernel widens to 16 or 32 bits
+    tensors = 2 * 8 * 32 * 32 * np.dtype(dtype).itemsize
+    assert made.arena_bytes == made.bound == tensors + scratch + -scratch % 64
 
 
 def test_a_unit_is_allowed_where_the_definition_leaves_a_tie(tmp_path: Path) -> None:
@@ -290,6 +417,7 @@ def test_a_unit_is_allowed_where_the_definition_leaves_a_tie(tmp_path: Path) -> 
     net.dtype = "int8"
     add_products(net)
     add_others(net)
+    add_functions(net)
     model = net.build()
     quantizers = {node.output[0]: node for node in model.graph.node}
     for value in list(model.graph.output)[::2]:

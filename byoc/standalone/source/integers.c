@@ -1,29 +1,34 @@
-/* Kernels of the host on integers of 8 bits, with exact sums of 32 bits. See kernels.h.
+/* Kernels of the host on integers of 8 and 16 bits, with exact sums of 32 bits. See kernels.h.
  *
- * Convolutions and products share one loop: numbers are widened to 16 bits, less their zero points, and multiplied in
- * pairs of neighbours along the depth, which x86 adds up in one instruction. Elsewhere it is plain C.
+ * Convolutions and products share one loop: elements become numbers of 16 bits, less their zero points, and are
+ * multiplied in pairs of neighbours along the depth, which x86 adds up in one instruction. Elsewhere it is plain C.
+ * `wide_integers.c` makes the same functions of this text for numbers of 32 bits and sums of 64.
  */
 #include "rounding.h"
 
-#if defined(__GNUC__) && defined(__AVX2__)
+#if LANES == 8
 #define TILE_ROWS 6
-#elif defined(__GNUC__) && defined(__SSE2__)
+#elif LANES == 4
 #define TILE_ROWS 2
 #else
 #define TILE_ROWS 4
 #endif
 
-/* Widen a row of `depth` numbers to 16 bits, a 0 behind an odd one. */
-static void widen_row(const byte *restrict from, int32_t depth, int32_t flip, int32_t zero, int16_t *restrict to) {
-    const byte changed = (byte)flip;
-    const int16_t less = (int16_t)zero;
-    if (flip == 128 && zero == 128) { /* int8 as it is */
+/* Widen a row of `depth` elements, a 0 behind an odd one. */
+static void widen_row(const void *elements, int32_t depth, kernel_integer type, int32_t zero, number *restrict to) {
+    const byte *restrict from = elements, changed = (byte)type.flip;
+    const number less = (number)zero;
+    if (type.bits > 8) {
+        for (int32_t k = 0; k < depth; k++) {
+            to[k] = (number)((((const uint16_t *)elements)[k] ^ type.flip) - zero);
+        }
+    } else if (type.flip == 128 && zero == 128) { /* int8 as it is */
         for (int32_t k = 0; k < depth; k++) {
             to[k] = ((const signed char *)from)[k];
         }
     } else {
         for (int32_t k = 0; k < depth; k++) {
-            to[k] = (int16_t)((int16_t)(byte)(from[k] ^ changed) - less);
+            to[k] = (number)((number)(byte)(from[k] ^ changed) - less);
         }
     }
     if (depth % 2) {
@@ -31,8 +36,16 @@ static void widen_row(const byte *restrict from, int32_t depth, int32_t flip, in
     }
 }
 
-/* Write two rows of 16 numbers as pairs. */
-INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t zero, int16_t *to) {
+/* Write two rows of 16 elements as pairs. */
+INLINE void write_pairs(const void *evens, const void *odds, kernel_integer type, int32_t zero, number *to) {
+    const byte *even = evens, *odd = odds, flip = (byte)type.flip;
+    if (type.bits > 8) {
+        for (int32_t i = 0; i < WIDTH; i++) {
+            to[2 * i] = (number)((((const uint16_t *)evens)[i] ^ type.flip) - zero);
+            to[2 * i + 1] = (number)((((const uint16_t *)odds)[i] ^ type.flip) - zero);
+        }
+        return;
+    }
 #if LANES > 1
     const __m128i changed = _mm_set1_epi8((char)flip);
     const __m128i one = _mm_xor_si128(_mm_loadu_si128((const void *)even), changed);
@@ -46,13 +59,13 @@ INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t ze
                            _mm_unpacklo_epi8(high, none), _mm_unpackhi_epi8(high, none)};
 #endif
     for (int32_t v = 0; v < VECS; v++) {
-        const lanes moved = SUB_SHORTS(wide[v], REPEAT_SHORT(zero));
+        const lanes moved = SUB_SHORTS(wide[v], REPEAT_SHORT((int16_t)zero));
         memcpy(to + (ptrdiff_t)v * 2 * LANES, &moved, sizeof moved);
     }
 #else
     for (int32_t i = 0; i < WIDTH; i++) {
-        to[2 * i] = (int16_t)((even[i] ^ flip) - zero);
-        to[2 * i + 1] = (int16_t)((odd[i] ^ flip) - zero);
+        to[2 * i] = (number)((even[i] ^ flip) - zero);
+        to[2 * i + 1] = (number)((odd[i] ^ flip) - zero);
     }
 #endif
 }
@@ -86,8 +99,8 @@ INLINE void add_pairs(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a
 #endif
 
 /* Add up `rows` rows of a, a constant where this is called, times 16 columns of pairs. */
-INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b,
-                     int32_t sums[TILE_ROWS][WIDTH]) {
+INLINE void add_tile(int32_t rows, int32_t pairs, const number *a, ptrdiff_t a_row, const number *b,
+                     total sums[TILE_ROWS][WIDTH]) {
 #if LANES > 1
     lanes made[TILE_ROWS][VECS];
     UNROLLED
@@ -128,11 +141,11 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_
     }
 #else
     for (int32_t r = 0; r < rows; r++) {
-        int32_t made[WIDTH] = {0};
-        const int16_t *left = a + r * a_row, *right = b;
+        total made[WIDTH] = {0};
+        const number *left = a + r * a_row, *right = b;
         for (int32_t k = 0; k < pairs; k++, left += 2, right += 2 * WIDTH) {
             for (int32_t i = 0; i < WIDTH; i++) {
-                made[i] += left[0] * right[2 * i] + left[1] * right[2 * i + 1];
+                made[i] += (total)left[0] * right[2 * i] + (total)left[1] * right[2 * i + 1];
             }
         }
         memcpy(sums[r], made, sizeof made);
@@ -149,8 +162,8 @@ static int32_t choose_rows(int32_t left) {
     return rows;
 }
 
-static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_t *b,
-                     int32_t sums[TILE_ROWS][WIDTH]) {
+static void add_rows(int32_t rows, int32_t pairs, const number *a, const number *b,
+                     total sums[TILE_ROWS][WIDTH]) {
     if (rows == TILE_ROWS) {
         add_tile(TILE_ROWS, pairs, a, 2 * pairs, b, sums);
 #if TILE_ROWS > 4
@@ -166,13 +179,14 @@ static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_
     }
 }
 
-/* A block of a product: `rows` rows of bytes, `a_row` apart, times `tiles` of 16 columns of pairs. Channels are the rows,
- * or with `by_column` the columns. */
+/* A block of a product: `rows` rows of elements, `a_row` apart, times `tiles` of 16 columns of pairs. Channels are the
+ * rows, or with `by_column` the columns. */
 typedef struct int_block {
-    int32_t rows, depth, cols, flip, zeros;
-    const byte *a, *zero;
-    const int16_t *panel;
-    int16_t *wide;
+    int32_t rows, depth, cols, zeros;
+    kernel_integer type;
+    const void *a, *zero;
+    const number *panel;
+    number *wide;
     byte *c;
     ptrdiff_t a_row, c_row;
     const kernel_rounding *rounding;
@@ -198,15 +212,23 @@ static void read_rounding(const int_block *it, int32_t channel, int32_t several,
     }
 }
 
-INLINE void store_line(const int_block *it, const limits *within, const int32_t *sums, const line_rounding *with,
+INLINE void store_line(const int_block *it, const limits *within, const total *sums, const line_rounding *with,
                        int32_t row, int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
     byte *c = it->c + (row * it->c_row + col) * size;
-    if (size > 1) {
+    if (size > 2) {
         memcpy(c, sums, (size_t)width * sizeof *sums);
         return;
     }
 #if LANES > 1
+    if (size > 1) {
+        float shorts[WIDTH];
+        for (int32_t i = 0; i < WIDTH; i++) {
+            shorts[i] = (float)(sums[i] + with->biases[i]) * with->scales[i] + with->offsets[i];
+        }
+        round_shorts(it->rounding, shorts, width, c);
+        return;
+    }
     reals values[VECS];
     UNROLLED
     for (int32_t v = 0; v < VECS; v++) {
@@ -228,7 +250,7 @@ INLINE void store_line(const int_block *it, const limits *within, const int32_t 
     for (int32_t i = 0; i < WIDTH; i++) {
         values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i] + with->offsets[i];
     }
-    round_some(within, values, width, c);
+    round_some(it->rounding, within, values, width, c);
 #endif
 }
 
@@ -239,15 +261,16 @@ static void multiply_block(const int_block *it) {
     for (int32_t row = 0; row < it->rows;) {
         const int32_t rows = choose_rows(it->rows - row);
         for (int32_t r = 0; r < rows; r++) {
-            const int32_t zero = read_zero(it->zero, it->zeros * (it->channel + row + r), it->flip);
-            widen_row(it->a + (row + r) * it->a_row, it->depth, it->flip, zero, it->wide + r * 2 * pairs);
+            const int32_t zero = read_zero(it->zero, it->zeros * (it->channel + row + r), it->type);
+            const void *from = skip(it->a, (row + r) * it->a_row, it->type);
+            widen_row(from, it->depth, it->type, zero, it->wide + r * 2 * pairs);
             if (!it->by_column) {
                 read_rounding(it, it->channel + row + r, 0, WIDTH, &with[r]);
             }
         }
         for (int32_t col = 0; col < it->cols; col += WIDTH) {
-            const int16_t *b = it->panel + (ptrdiff_t)col * 2 * pairs;
-            int32_t sums[TILE_ROWS][WIDTH];
+            const number *b = it->panel + (ptrdiff_t)col * 2 * pairs;
+            total sums[TILE_ROWS][WIDTH];
             if (it->by_column) {
                 read_rounding(it, col, 1, least(WIDTH, it->cols - col), &with[0]);
             }
@@ -265,9 +288,42 @@ typedef struct window_place {
     int32_t channel, row, col;
 } window_place;
 
+/* Copy `count` elements, every `stride`-th. */
+INLINE void copy_some(const void *from, int32_t bits, int32_t stride, int32_t count, void *restrict to) {
+    if (stride == 1) {
+        copy_bytes(to, from, count * (bits / 8));
+    } else if (bits > 8) {
+        for (int32_t i = 0; i < count; i++) {
+            ((uint16_t *)to)[i] = ((const uint16_t *)from)[i * stride];
+        }
+    } else if (stride == 2) {
+        for (int32_t i = 0; i < count; i++) {
+            ((byte *)to)[i] = ((const byte *)from)[2 * i];
+        }
+    } else {
+        for (int32_t i = 0; i < count; i++) {
+            ((byte *)to)[i] = ((const byte *)from)[i * stride];
+        }
+    }
+}
+
+/* Write an element `count` times. */
+INLINE void repeat(int32_t element, int32_t bits, int32_t count, void *to) {
+    if (bits > 8) {
+        for (int32_t i = 0; i < count; i++) {
+            ((uint16_t *)to)[i] = (uint16_t)element;
+        }
+    } else {
+        for (int32_t i = 0; i < count; i++) {
+            ((byte *)to)[i] = (byte)element;
+        }
+    }
+}
+
 /* Copy `count` pixels of a row of the image from `col` on, every `stride`-th; outside of it is `zero`. */
-INLINE void gather_row(const byte *line, int32_t in_cols, int32_t col, int32_t stride, int32_t count, int32_t zero,
-                       byte *to) {
+INLINE void gather_row(const byte *line, int32_t bits, int32_t in_cols, int32_t col, int32_t stride, int32_t count,
+                       int32_t zero, byte *to) {
+    const ptrdiff_t size = bits / 8;
     int32_t before = col < 0 ? -col : 0, end = in_cols - col;
     if (stride > 1) {
         before = (before + stride - 1) / stride;
@@ -275,41 +331,34 @@ INLINE void gather_row(const byte *line, int32_t in_cols, int32_t col, int32_t s
     }
     before = least(before, count);
     end = end < before ? before : least(end, count);
-    for (int32_t i = 0; i < before; i++) {
-        to[i] = (byte)zero;
+    repeat(zero, bits, before, to);
+    if (before < end) {
+        copy_some(line + (col + before * stride) * size, bits, stride, end - before, to + before * size);
     }
-    if (stride == 1) {
-        copy_bytes(to + before, line + col + before, end - before);
-    } else if (stride == 2) {
-        for (int32_t i = before; i < end; i++) {
-            to[i] = line[col + 2 * i];
-        }
-    } else {
-        for (int32_t i = before; i < end; i++) {
-            to[i] = line[col + i * stride];
-        }
-    }
-    for (int32_t i = end; i < count; i++) {
-        to[i] = (byte)zero;
-    }
+    repeat(zero, bits, count - end, to + end * size);
 }
 
 /* Copy `count` pixels from a row and column of the result on, for one place of the window. */
-static void gather_pixels(const kernel_conv *conv, const byte *x, window_place place, int32_t row, int32_t col,
+static void gather_pixels(const kernel_int_conv *it, const byte *x, window_place place, int32_t row, int32_t col,
                           int32_t count, int32_t zero, byte *restrict to) {
+    const kernel_conv *conv = &it->conv;
     const kernel_window *window = &conv->window;
-    const byte *plane = x + (ptrdiff_t)place.channel * conv->in_rows * conv->in_cols;
+    const int32_t bits = it->x.bits, size = bits / 8;
+    const byte *plane = skip(x, (ptrdiff_t)place.channel * conv->in_rows * conv->in_cols, it->x);
     const int32_t down = place.row * window->row_dilation - window->top;
     const int32_t across = place.col * window->col_dilation - window->left;
     while (count > 0) {
         const int32_t many = least(conv->out_cols - col, count), in_row = row * window->row_stride + down;
         if (in_row < 0 || in_row >= conv->in_rows) {
-            memset(to, zero, (size_t)many);
+            repeat(zero, bits, many, to);
+        } else if (bits > 8) {
+            gather_row(plane + (ptrdiff_t)in_row * conv->in_cols * 2, 16, conv->in_cols,
+                       col * window->col_stride + across, window->col_stride, many, zero, to);
         } else {
-            gather_row(plane + (ptrdiff_t)in_row * conv->in_cols, conv->in_cols, col * window->col_stride + across,
-                       window->col_stride, many, zero, to);
+            gather_row(plane + (ptrdiff_t)in_row * conv->in_cols, 8, conv->in_cols,
+                       col * window->col_stride + across, window->col_stride, many, zero, to);
         }
-        to += many;
+        to += many * size;
         count -= many;
         row++;
         col = 0;
@@ -324,27 +373,29 @@ static int is_pointwise(const kernel_conv *conv) {
 
 /* Write what the windows of `cols` pixels read as tiles of pairs. */
 static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero, int32_t pixel, int32_t cols,
-                         int16_t *panel) {
+                         number *panel) {
     const kernel_conv *conv = &it->conv;
-    const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols;
+    const int32_t size = it->x.bits / 8, depth = conv->in_channels * conv->window.rows * conv->window.cols;
     const int32_t pixels = conv->out_rows * conv->out_cols, pointwise = is_pointwise(conv);
     const int32_t row = pixel / conv->out_cols, col = pixel % conv->out_cols;
-    const byte flip = (byte)it->x_flip;
-    const int16_t less = (int16_t)(zero ^ it->x_flip);
+    const int32_t less = zero ^ it->x.flip;
     window_place place = {0, 0, 0};
-    byte lines[2][KERNEL_COLUMNS];
-    memset(lines, zero, sizeof lines);
+    uint16_t room[2][KERNEL_COLUMNS];
+    byte *const lines[2] = {(byte *)room[0], (byte *)room[1]};
+    repeat(zero, it->x.bits, KERNEL_COLUMNS, lines[0]);
+    repeat(zero, it->x.bits, KERNEL_COLUMNS, lines[1]);
     for (int32_t k = 0; k < depth; k += 2) {
         const byte *from[2] = {lines[0], lines[1]};
         for (int32_t half = 0; half < 2; half++) {
+            const byte *plane = x + ((ptrdiff_t)(k + half) * pixels + pixel) * size; /* if pointwise */
             if (k + half >= depth) {
-                memset(lines[half], zero, KERNEL_COLUMNS);
+                repeat(zero, it->x.bits, KERNEL_COLUMNS, lines[half]);
             } else if (pointwise && cols % WIDTH == 0) {
-                from[half] = x + (ptrdiff_t)(k + half) * pixels + pixel;
+                from[half] = plane;
             } else if (pointwise) {
-                copy_bytes(lines[half], x + (ptrdiff_t)(k + half) * pixels + pixel, cols);
+                copy_bytes(lines[half], plane, cols * size);
             } else {
-                gather_pixels(conv, x, place, row, col, cols, zero, lines[half]);
+                gather_pixels(it, x, place, row, col, cols, zero, lines[half]);
                 place.col = place.col + 1 == conv->window.cols ? 0 : place.col + 1;
                 place.row += place.col == 0;
                 if (place.row == conv->window.rows) {
@@ -354,7 +405,7 @@ static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero,
             }
         }
         for (int32_t at = 0; at < cols; at += WIDTH) {
-            write_pairs(from[0] + at, from[1] + at, flip, less,
+            write_pairs(from[0] + (ptrdiff_t)at * size, from[1] + (ptrdiff_t)at * size, it->x, less,
                         panel + (ptrdiff_t)at * (depth + depth % 2) + (ptrdiff_t)k * WIDTH);
         }
     }
@@ -371,17 +422,17 @@ void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x
     const kernel_conv *conv = &it->conv;
     const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols, even = depth + depth % 2;
     const int32_t pixels = conv->out_rows * conv->out_cols, most = count_columns(depth);
-    const int32_t zero = read_zero(x_zero, 0, it->x_flip) ^ it->x_flip, size = it->rounding.bits / 8;
+    const int32_t zero = read_zero(x_zero, 0, it->x) ^ it->x.flip, size = it->rounding.bits / 8;
     const ptrdiff_t in_group = (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
     const int32_t blocks = (pixels + most - 1) / most, all = conv->images * conv->groups * blocks;
     const int by_blocks = kernel_prefers_blocks(all, conv->out_channels, share.count);
     const kernel_range own = kernel_take(all, 1, by_blocks ? share : KERNEL_WHOLE);
     const kernel_range channels = kernel_take(conv->out_channels, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
-    int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
+    number *panel = (number *)scratch + (ptrdiff_t)TILE_ROWS * even;
     int_block block = {0};
     block.rows = channels.end - channels.first;
     block.depth = depth;
-    block.flip = it->weight_flip;
+    block.type = it->weight;
     block.zero = weight_zeros;
     block.zeros = it->zeros;
     block.panel = panel;
@@ -396,35 +447,35 @@ void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x
         const int32_t at = number / blocks, pixel = number % blocks * most;
         const ptrdiff_t plane = (ptrdiff_t)at * conv->out_channels + channels.first;
         block.channel = at % conv->groups * conv->out_channels + channels.first;
-        block.a = (const byte *)weights + (ptrdiff_t)block.channel * depth;
+        block.a = skip(weights, (ptrdiff_t)block.channel * depth, it->weight);
         block.cols = least(most, pixels - pixel);
         block.c = (byte *)y + (plane * pixels + pixel) * size;
-        gather_panel(it, (const byte *)x + at * in_group, zero, pixel, block.cols, panel);
+        gather_panel(it, skip(x, at * in_group, it->x), zero, pixel, block.cols, panel);
         multiply_block(&block);
     }
 }
 
 /* Write columns of b as tiles of pairs. */
-static void copy_panel(const kernel_int_product *it, const byte *b, const void *zeros, int32_t first, int32_t cols,
-                       int16_t *panel) {
+static void copy_panel(const kernel_int_product *it, const void *b, const void *zeros, int32_t first, int32_t cols,
+                       number *panel) {
     for (int32_t col = 0; col < cols; col += WIDTH) {
         const int32_t width = least(WIDTH, cols - col);
         int32_t zero[WIDTH] = {0};
         for (int32_t i = 0; i < width; i++) {
-            zero[i] = read_zero(zeros, it->b_zeros * (first + col + i), it->b_flip);
+            zero[i] = read_zero(zeros, it->b_zeros * (first + col + i), it->b);
         }
         for (int32_t k = 0; k < it->depth; k += 2, panel += 2 * WIDTH) {
             for (int32_t half = 0; half < 2; half++) {
-                const byte *from = b + (ptrdiff_t)(k + half) * it->b_row + (ptrdiff_t)col * it->b_col;
+                const byte *from = skip(b, (ptrdiff_t)(k + half) * it->b_row + (ptrdiff_t)col * it->b_col, it->b);
                 const int32_t many = k + half < it->depth ? width : 0;
-                if (many == WIDTH && it->b_col == 1) {
+                if (many == WIDTH && it->b_col == 1 && it->b.bits == 8) {
                     for (int32_t i = 0; i < WIDTH; i++) {
-                        panel[2 * i + half] = (int16_t)((from[i] ^ it->b_flip) - zero[i]);
+                        panel[2 * i + half] = (number)((from[i] ^ it->b.flip) - zero[i]);
                     }
                     continue;
                 }
                 for (int32_t i = 0; i < many; i++) {
-                    panel[2 * i + half] = (int16_t)((from[(ptrdiff_t)i * it->b_col] ^ it->b_flip) - zero[i]);
+                    panel[2 * i + half] = (number)(read_element(from, (ptrdiff_t)i * it->b_col, it->b) - zero[i]);
                 }
                 for (int32_t i = many; i < WIDTH; i++) {
                     panel[2 * i + half] = 0;
@@ -434,28 +485,40 @@ static void copy_panel(const kernel_int_product *it, const byte *b, const void *
     }
 }
 
+/* Return the sum of a row's products with a column that lies as rows do. */
+static total multiply_column(const number *a, const void *b, int32_t depth, kernel_integer type, int32_t zero) {
+    const byte *from = b, flip = (byte)type.flip;
+    const number less = (number)zero;
+    total sum = 0;
+    if (type.bits > 8) {
+        for (int32_t k = 0; k < depth; k++) {
+            sum += (total)a[k] * ((((const uint16_t *)b)[k] ^ type.flip) - zero);
+        }
+        return sum;
+    }
+    for (int32_t k = 0; k < depth; k++) {
+        const number right = (number)((number)(byte)(from[k] ^ flip) - less);
+        sum += (total)a[k] * right;
+    }
+    return sum;
+}
+
 /* Multiply few rows by columns of b that lie as rows do. */
-static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros,
+static void multiply_rows(const kernel_int_product *it, const int_block *block, const void *b, const void *b_zeros,
                           kernel_range own) {
     const limits within = find_limits(block->rounding);
-    const int16_t *a = block->wide;
     for (int32_t row = 0; row < it->rows; row++) {
-        widen_row(block->a + row * block->a_row, it->depth, it->a_flip,
-                  read_zero(block->zero, block->zeros * row, it->a_flip), block->wide);
+        widen_row(skip(block->a, row * block->a_row, it->a), it->depth, it->a,
+                  read_zero(block->zero, block->zeros * row, it->a), block->wide);
         for (int32_t col = own.first; col < own.end; col += WIDTH) {
             const int32_t width = least(WIDTH, it->cols - col);
-            int32_t sums[WIDTH] = {0};
+            total sums[WIDTH] = {0};
             line_rounding with;
             read_rounding(block, col, 1, width, &with);
             for (int32_t i = 0; i < width; i++) {
-                const byte *from = b + (ptrdiff_t)(col + i) * it->b_col, flip = (byte)it->b_flip;
-                const int16_t zero = (int16_t)read_zero(b_zeros, it->b_zeros * (col + i), it->b_flip);
-                int32_t sum = 0;
-                for (int32_t k = 0; k < it->depth; k++) {
-                    const int16_t right = (int16_t)((int16_t)(byte)(from[k] ^ flip) - zero);
-                    sum += a[k] * right;
-                }
-                sums[i] = sum;
+                const int32_t zero = read_zero(b_zeros, it->b_zeros * (col + i), it->b);
+                sums[i] = multiply_column(block->wide, skip(b, (ptrdiff_t)(col + i) * it->b_col, it->b), it->depth,
+                                          it->b, zero);
             }
             store_line(block, &within, sums, &with, row, col);
         }
@@ -463,15 +526,15 @@ static void multiply_rows(const kernel_int_product *it, const int_block *block, 
 }
 
 /* Multiply few rows in each of the products. */
-static void multiply_few(const kernel_int_product *it, int_block *block, const byte *b, const void *b_zeros,
+static void multiply_few(const kernel_int_product *it, int_block *block, const void *b, const void *b_zeros,
                          kernel_range own) {
     const ptrdiff_t made = (ptrdiff_t)it->rows * it->cols * (it->rounding.bits / 8);
     block->cols = it->cols;
     for (int32_t number = 0; number < it->count; number++) {
         multiply_rows(it, block, b, b_zeros, own);
-        block->a += it->a_batch;
+        block->a = skip(block->a, it->a_batch, it->a);
         block->c += made;
-        b += it->b_batch;
+        b = skip(b, it->b_batch, it->b);
     }
 }
 
@@ -483,11 +546,11 @@ void kernel_multiply_int(const kernel_int_product *it, const void *a, const void
     const int by_blocks = kernel_prefers_blocks(it->count * blocks, it->rows, share.count);
     const kernel_range own = kernel_take(it->count * blocks, 1, by_blocks ? share : KERNEL_WHOLE);
     const kernel_range rows = kernel_take(it->rows, KERNEL_ROWS, by_blocks ? KERNEL_WHOLE : share);
-    int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
+    number *panel = (number *)scratch + (ptrdiff_t)TILE_ROWS * even;
     int_block block = {0};
     block.rows = rows.end - rows.first;
     block.depth = it->depth;
-    block.flip = it->a_flip;
+    block.type = it->a;
     block.zero = a_zeros;
     block.zeros = it->a_zeros;
     block.channel = rows.first;
@@ -508,8 +571,8 @@ void kernel_multiply_int(const kernel_int_product *it, const void *a, const void
     }
     for (int32_t number = own.first; block.rows && number < own.end; number++) {
         const int32_t at = number / blocks, col = number % blocks * most, channel = it->rounding.step * col;
-        const byte *right = (const byte *)b + at * it->b_batch + (ptrdiff_t)col * it->b_col;
-        block.a = (const byte *)a + at * it->a_batch + (ptrdiff_t)rows.first * it->depth;
+        const void *right = skip(b, at * it->b_batch + (ptrdiff_t)col * it->b_col, it->b);
+        block.a = skip(a, at * it->a_batch + (ptrdiff_t)rows.first * it->depth, it->a);
         block.cols = least(most, it->cols - col);
         block.c = (byte *)c + (((ptrdiff_t)at * it->rows + rows.first) * it->cols + col) * size;
         block.bias = bias ? bias + col : NULL;

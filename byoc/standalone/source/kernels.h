@@ -104,11 +104,15 @@ typedef struct kernel_attention {
     float scale, softcap; /* softcap: 0 for none */
 } kernel_attention;
 
-/* How an integer of 8 bits becomes a number: (byte ^ flip) - (zero ^ flip). `flip` is 128 for int8, 0 for uint8. */
+/* A type of integers, of 8 or 16 `bits`. One becomes a number as (integer ^ flip) - (zero ^ flip): `flip` is 128 for
+ * int8, 32768 for int16, 0 for uint8 and uint16. */
+typedef struct kernel_integer {
+    int32_t bits, flip;
+} kernel_integer;
 
-/* What becomes of exact sums of 32 bits. With `bits` 8 a sum is multiplied by its scale, an offset is added, and that
+/* What becomes of exact sums. With `bits` 8 or 16 a sum is multiplied by its scale, an offset is added, and that
  * is rounded half to even, moved by `zero`, limited to `low` and `high`, and stored with the bits of `flip` changed;
- * all three are of 0 to 255. With `bits` 32 sums are the result. Scales and offsets are one for each channel, or with
+ * all three are from 0 on. With `bits` 32 sums are the result. Scales and offsets are one for each channel, or with
  * `step` 0 one for all. */
 typedef struct kernel_rounding {
     int32_t bits, zero, low, high, flip, step;
@@ -117,7 +121,8 @@ typedef struct kernel_rounding {
 /* A convolution of integers: of `conv` all but the activation counts. `zeros` is 1 for a zero point a channel. */
 typedef struct kernel_int_conv {
     kernel_conv conv;
-    int32_t x_flip, weight_flip, zeros;
+    kernel_integer x, weight;
+    int32_t zeros;
     kernel_rounding rounding;
 } kernel_int_conv;
 
@@ -126,14 +131,18 @@ typedef struct kernel_int_conv {
 typedef struct kernel_int_product {
     int32_t count, rows, depth, cols;
     int64_t a_batch, b_batch;
-    int32_t b_row, b_col, a_flip, b_flip, a_zeros, b_zeros;
+    int32_t b_row, b_col;
+    kernel_integer a, b;
+    int32_t a_zeros, b_zeros;
     kernel_rounding rounding;
 } kernel_int_product;
 
 /* A sum or a product of two operands: for each of `outer` lines of `inner` elements. Steps of b are those from one
  * line, or one element, to the next; a has all elements of the result. */
 typedef struct kernel_int_pair {
-    int32_t outer, inner, b_outer, b_inner, a_flip, b_flip, a_zero, b_zero;
+    int32_t outer, inner, b_outer, b_inner;
+    kernel_integer a, b;
+    int32_t a_zero, b_zero;
     float a_scale, b_scale;
     kernel_rounding rounding;
 } kernel_int_pair;
@@ -141,14 +150,16 @@ typedef struct kernel_int_pair {
 /* A pooling of integers. */
 typedef struct kernel_int_pool {
     kernel_pool pool;
-    int32_t flip, zero;
+    kernel_integer x;
+    int32_t zero;
     float scale;
     kernel_rounding rounding;
 } kernel_int_pool;
 
 /* Floats to integers and back: `count` numbers in one scale. */
 typedef struct kernel_int_steps {
-    int32_t count, zero, flip;
+    int32_t count, zero;
+    kernel_integer type;
     float scale;
 } kernel_int_steps;
 
@@ -311,6 +322,19 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *conv, const void *x, c
 void kernel_multiply_int(const kernel_int_product *product, const void *a, const void *a_zeros, const void *b,
                          const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
                          void *c, void *scratch, kernel_share share);
+
+/* The same three where an element less its zero point takes more than 16 bits, or a sum more than 32: numbers in
+ * `scratch` have 32 bits, and sums 64. They make no results of 32 bits. */
+void kernel_convolve_wide(const kernel_int_conv *conv, const void *x, const void *x_zero, const void *weights,
+                          const void *weight_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                          void *y, void *scratch, kernel_share share);
+void kernel_convolve_depthwise_wide(const kernel_int_conv *conv, const void *x, const void *x_zero,
+                                    const void *weights, const void *weight_zeros, const int32_t *bias,
+                                    const float *scales, const float *offsets, void *y, void *scratch,
+                                    kernel_share share);
+void kernel_multiply_wide(const kernel_int_product *product, const void *a, const void *a_zeros, const void *b,
+                          const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                          void *c, void *scratch, kernel_share share);
 
 /* Add two operands, each times its scale; multiply two, and that by `a_scale`. */
 void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);

@@ -1,5 +1,5 @@
-/* How sums of integers become bytes, for the kernels of integers alone. Where x86 has vectors, they are used as they
- * are: no compiler makes them of plain C here. */
+/* How integers are read, and what becomes of their sums, for the kernels of integers alone. Where x86 has vectors, they
+ * are used as they are: no compiler makes them of plain C here. */
 #ifndef ROUNDING_H
 #define ROUNDING_H
 
@@ -7,7 +7,18 @@
 
 #include <string.h>
 
-#if defined(__GNUC__) && defined(__AVX2__)
+/* What is multiplied, an element less its zero point, and sums of products: with WIDE twice as wide. */
+#ifdef WIDE
+typedef int32_t number;
+typedef int64_t total;
+#else
+typedef int16_t number;
+typedef int32_t total;
+#endif
+
+#if defined(WIDE)
+#define LANES 1
+#elif defined(__GNUC__) && defined(__AVX2__)
 #include <immintrin.h>
 #define LANES 8
 typedef __m256i lanes;
@@ -64,8 +75,18 @@ static inline int32_t least(int32_t one, int32_t other) {
     return one < other ? one : other;
 }
 
-static inline int32_t read_zero(const void *zeros, int32_t at, int32_t flip) {
-    return zeros ? ((const byte *)zeros)[at] ^ flip : flip;
+/* Return an element among numbers from 0 on. */
+INLINE int32_t read_element(const void *from, ptrdiff_t at, kernel_integer type) {
+    return (type.bits > 8 ? ((const uint16_t *)from)[at] : ((const byte *)from)[at]) ^ type.flip;
+}
+
+static inline int32_t read_zero(const void *zeros, int32_t at, kernel_integer type) {
+    return zeros ? read_element(zeros, at, type) : type.flip;
+}
+
+/* Return where an element is. */
+static inline const void *skip(const void *from, ptrdiff_t count, kernel_integer type) {
+    return (const byte *)from + count * (type.bits / 8);
 }
 
 /* Copy bytes, few of them without a call: those of a row of a small image. */
@@ -179,9 +200,23 @@ INLINE void round_values(const limits *with, const float *values, byte *to) {
 #endif
 }
 
-/* Round the first `count` of at most 16 numbers. */
-INLINE void round_some(const limits *with, const float *values, int32_t count, byte *to) {
-    if (count == WIDTH) {
+/* The same for `count` numbers of 16 bits. */
+INLINE void round_shorts(const kernel_rounding *with, const float *values, int32_t count, void *to) {
+    const float low = (float)(with->low - with->zero), high = (float)(with->high - with->zero);
+    const int32_t zero = with->zero, flip = with->flip;
+    uint16_t *made = to;
+    for (int32_t i = 0; i < count; i++) {
+        float value = values[i] < low ? low : values[i];
+        value = value > high ? high : value;
+        made[i] = (uint16_t)((round_even(value) + zero) ^ flip);
+    }
+}
+
+/* Round the first `count` of at most 16 numbers, of 16 bits or, as `limits` has it, of 8. */
+INLINE void round_some(const kernel_rounding *rounding, const limits *with, const float *values, int32_t count, byte *to) {
+    if (rounding->bits > 8) {
+        round_shorts(rounding, values, count, to);
+    } else if (count == WIDTH) {
         round_values(with, values, to);
     } else {
         byte made[WIDTH];
