@@ -94,6 +94,8 @@ def export_c(
     parts.append(f"{made.steps - made.kernels - made.regions} by emx-onnx-cgen")
     if made.regions:
         parts.append(f"{format_count(made.regions, 'region')} by drivers")
+    if made.combinations > 1:
+        parts.append(f"at each of {format_count(made.combinations, 'combination')} of sizes")
     print_line(", ".join(parts))
     for name, why in made.left_out.items():
         print_line(f"note: variant {name} is left out: {why}")

@@ -9,11 +9,14 @@ from importlib.metadata import Distribution, distribution, version
 from pathlib import Path
 from typing import Any, cast
 
+from numpy.typing import NDArray
+
 from byoc._dataclasses import dataclass, field
 from byoc.bundle import PROGRAM_FILE, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
 from byoc.errors import InputError
+from byoc.memory.arena import ArenaPlan
 from byoc.standalone._export_options import ExportOptions
 from byoc.standalone._program_graph import (
     ProgramGraph,
@@ -26,6 +29,7 @@ from byoc.standalone._source_text import (
     CODE_SUFFIXES,
     WEIGHTS_FILE,
     ByteOrder,
+    OpenText,
     ProgramForm,
     ProgramWeights,
     make_sample_file,
@@ -156,6 +160,7 @@ class ExportedProgram:
     found right, and `not_proven` is why others were not run, empty if all were. `overruled` are the
     operators of which onnxruntime computes something else than ONNX defines and the program computes,
     where the program's sample is onnxruntime's all the same: it cannot be verified then.
+    `combinations` counts the sizes of open dimensions that a run may have: it has so many steps at each.
     """
 
     folder: Path
@@ -170,6 +175,7 @@ class ExportedProgram:
     not_proven: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
     overruled: tuple[str, ...] = ()
+    combinations: int = 1
 
 
 class NoDriverError(InputError):
@@ -180,23 +186,31 @@ class NoDriverError(InputError):
 class PlannedProgram:
     """A program before it is written: its graph, its steps in order, and the drivers of its regions.
 
-    `overruled` is as in `ExportedProgram`.
+    `overruled` is as in `ExportedProgram`. With open dimensions graph and steps are those of the
+    largest sizes, `opened` has all, and `weights` the constants that they read.
     """
 
     graph: ProgramGraph
     steps: ProgramSteps
     drivers: Sequence[DriverSources]
     overruled: tuple[str, ...] = ()
+    opened: OpenText | None = None
+    weights: ProgramWeights | None = None
 
     @classmethod
-    def plan(cls, graph: ProgramGraph, threads: int) -> "PlannedProgram":
+    def plan(cls, graph: ProgramGraph, threads: int, prefix: str = "") -> "PlannedProgram":
         """Plan a program. Raises InputError for an operator or a codegen that has nothing in C."""
         drivers = _find_drivers(graph)
         report_step("plan memory")
-        steps = plan_steps(graph, threads=threads)
+        steps = plan_steps(graph, prefix, threads)
         defined = graph.follow_definition(steps.overruled) if steps.overruled else graph
         kinds = dict.fromkeys(graph.index.nodes[number].op_type for number in steps.overruled)
         return cls(defined or graph, steps, drivers, () if defined else tuple(kinds))
+
+    @property
+    def arena(self) -> ArenaPlan:
+        """The plan of the arena, the largest where there are several."""
+        return self.opened.plan if self.opened else self.steps.plan
 
     def add_weights(self, weights: ProgramWeights) -> None:
         """Add all constants to weights that several programs have in common."""
@@ -211,22 +225,23 @@ class PlannedProgram:
         With `shared` weights it is one of several, each in a folder beside the file of them, that find
         drivers where they run. All constants are in these already.
         """
-        weights = shared or ProgramWeights(cast(ByteOrder, options.byte_order))
+        weights = shared or self.weights or ProgramWeights(cast(ByteOrder, options.byte_order))
         contents = _make_files(self, weights, options, shared is not None)
         write_files(folder, contents, None if shared else weights)
         steps, digest = self.steps, hashlib.sha256(contents[PROGRAM_FILE]).digest()
         return ExportedProgram(
             folder,
-            steps.plan.size,
-            steps.plan.bound,
+            self.arena.size,
+            self.arena.bound,
             weights.size,
             len(steps.steps),
             sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
             len(self.graph.regions),
             sign_folder(folder, digest, kind="program"),
-            steps.proof.tried,
-            steps.proof.not_proven,
+            self.opened.tried if self.opened else steps.proof.tried,
+            self.opened.not_proven if self.opened else steps.proof.not_proven,
             overruled=self.overruled,
+            combinations=self.opened.combinations if self.opened else 1,
         )
 
 
@@ -249,16 +264,15 @@ def _make_files(
     program: PlannedProgram, weights: ProgramWeights, options: ExportOptions, is_one_of_several: bool
 ) -> dict[str, bytes]:
     """Return all files but the weights, by path from the program's folder."""
-    graph, steps, drivers = program.graph, program.steps, program.drivers
+    graph, steps, drivers, opened = program.graph, program.steps, program.drivers, program.opened
     embed, prefix = options.embed, options.prefix
     weights_file = f"../{WEIGHTS_FILE}" if is_one_of_several else WEIGHTS_FILE
     form = ProgramForm({driver.name: driver.abi for driver in drivers}, embed, weights_file)
-    text = write_model_text(graph, steps, weights, form)
+    text = write_model_text(graph, steps, weights, form, opened)
     found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
-    found |= {name: read_source(name) for name in (*steps.kernel_files, "main.c")}
-    if steps.functions is not None:
-        found["nodes.c"] = steps.functions.format_source().encode()
-        found["nodes.h"] = steps.functions.format_header().encode()
+    kernel_files = opened.kernel_files if opened else steps.kernel_files
+    found |= {name: read_source(name) for name in (*kernel_files, "main.c")}
+    found |= opened.files if opened else format_functions(steps)
     for driver in drivers:
         folders = {file.parent for file in driver.files}
         headers = [header for folder in sorted(folders) for header in sorted(folder.glob("*.h"))]
@@ -272,14 +286,13 @@ def _make_files(
     libraries = sorted(own.union(*(driver.libraries for driver in drivers)))
     found = rename_program(found, prefix)
     sources = [name for name in found if name.endswith((".c", ".S"))]
-    sample = [*graph.sample.items(), *graph.expected.items()]
-    found[SAMPLE_FILE] = make_sample_file(
-        [view_as_stored(value, graph.get_dtype(name)) for name, value in sample], weights.order
-    )
+    has_nodes = any(name.startswith("nodes") for name in found)
+    sample = opened.sample if opened else list_sample(graph)
+    found[SAMPLE_FILE] = make_sample_file(sample, weights.order)
     found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix, is_one_of_several).encode()
-    components = list_components(steps.functions is not None, drivers)
+    arena, components = program.arena, list_components(has_nodes, drivers)
     found |= {name: text for component in components for name, text in component.list_texts()}
-    readme = format_readme(graph, steps, weights, embed, components)
+    readme = format_readme(graph, arena, weights, embed, components)
     readme_bytes = readme.encode(errors="backslashreplace")  # a path that is not text
     found |= rename_program({"README.md": readme_bytes}, prefix)
     found["sbom.cdx.json"] = format_json(describe_components(graph, components))
@@ -298,12 +311,28 @@ def _make_files(
                 if name.endswith(CODE_SUFFIXES)
             },
             "libraries": libraries,
-            "arena": {"bytes": steps.plan.size, "bound": steps.plan.bound, "proof": steps.plan.proof},
+            "arena": {"bytes": arena.size, "bound": arena.bound, "proof": arena.proof},
+            "dimensions": {name: list(ends) for name, ends in opened.ranges.items()} if opened else {},
             "weights": weights.size,
             "files": sorted({*found, *(() if is_one_of_several else (WEIGHTS_FILE,))}),
         }
     )
     return found
+
+
+def format_functions(steps: ProgramSteps, suffix: str = "") -> dict[str, bytes]:
+    """Return the files of the functions of nodes, none where steps call none."""
+    if steps.functions is None:
+        return {}
+    header = f"nodes{suffix}.h"
+    source = steps.functions.format_source(header)
+    return {f"nodes{suffix}.c": source.encode(), header: steps.functions.format_header(suffix).encode()}
+
+
+def list_sample(graph: ProgramGraph) -> list[NDArray[Any]]:
+    """Return the inputs and the outputs of a sample, as they are stored."""
+    sample = (*graph.sample.items(), *graph.expected.items())
+    return [view_as_stored(value, graph.get_dtype(name)) for name, value in sample]
 
 
 def format_json(document: Mapping[str, Any]) -> bytes:
@@ -420,13 +449,12 @@ def _indent(names: Sequence[str]) -> str:
 
 def format_readme(
     graph: ProgramGraph,
-    steps: ProgramSteps,
+    plan: ArenaPlan,
     weights: ProgramWeights,
     embed: bool,
     components: Sequence[Component],
 ) -> str:
     """Return the program's `README.md`."""
-    plan = steps.plan
     sources = "*.c" + (" drivers/*/*.c" if graph.regions else "") + (" weights.S" if embed else "")
     proof = ", proven to be the fewest" if plan.is_minimal else f", at least {plan.bound} are needed"
     return fill_template(

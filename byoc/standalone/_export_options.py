@@ -9,6 +9,8 @@ from byoc.support import Flag, Syntax, declare_field
 
 MOST_THREADS = 64
 """The most threads that a program may have."""
+MOST_COMBINATIONS = 64
+"""The most combinations of sizes of a program with open dimensions, which has steps for each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,13 @@ from byoc.standalone._program_graph import (
     read_source,
 )
 from byoc.standalone._program_steps import plan_steps
-from byoc.standalone._source_text import WEIGHTS_FILE, ByteOrder, ProgramWeights, write_run_text
+from byoc.standalone._source_text import (
+    WEIGHTS_FILE,
+    ByteOrder,
+    ProgramWeights,
+    SharedText,
+    write_run_text,
+)
 
 
 def write_model_driver(
@@ -132,7 +138,7 @@ def _write_region(region: Region, name: str, identity: str, weights: ProgramWeig
     graph = read_region_graph(region)
     steps = plan_steps(graph, f"{name}_")
     inputs, outputs = ([each.name for each in side] for side in (region.inputs, region.outputs))
-    run = write_run_text(graph, steps, weights, inputs, outputs)
+    run = write_run_text(graph, steps, SharedText(weights), inputs, outputs)
     includes = '#include "kernels.h"\n'
     includes += f'#include "{name}_nodes.h"\n' if steps.functions else ""
     found = {

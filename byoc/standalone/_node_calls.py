@@ -429,12 +429,12 @@ class EmittedFunctions:
         made = f"/* Functions of nodes, emitted by emx-onnx-cgen {version('emx-onnx-cgen')}. */\n"
         return f'{made}#include "{header}"\n\n{_UNUSED}\n{self.source.strip()}\n'
 
-    def format_header(self) -> str:
-        """Return the text of the header that declares all functions."""
+    def format_header(self, suffix: str = "") -> str:
+        """Return the text of the header that declares all functions; `suffix` is that of its name."""
         lines = "\n".join(self.prototypes)
         return (
             "/* Functions of nodes. Operands are dense tensors, results come last. */\n"
-            "#ifndef NODES_H\n#define NODES_H\n\n"
+            f"#ifndef NODES{suffix}_H\n#define NODES{suffix}_H\n\n"
             "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n\n"
             f"{lines}\n\n#endif\n"
         )

@@ -24,6 +24,7 @@ from byoc.standalone._export import (
     write_files,
 )
 from byoc.standalone._export_options import MOST_THREADS, ExportOptions
+from byoc.standalone._open_sizes import plan_open_program, read_ranges
 from byoc.standalone._program_graph import (
     ProgramGraph,
     describe_in_comment,
@@ -148,6 +149,9 @@ def _export_model(folder: Path, model: Source, options: ExportOptions) -> Export
     if path is None or not is_bundle(path):
         if names:
             raise InputError(f"variant {names[0]}: a model has none; a bundle may have some")
+        ranges = read_ranges(model, options)
+        if ranges:
+            return plan_open_program(model, ranges, options).write(folder, options)
         graph = read_model_graph(model, options.dims, options.shapes)
         return PlannedProgram.plan(graph, options.threads).write(folder, options)
     if options.dims or options.shapes:

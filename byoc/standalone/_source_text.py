@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from byoc._dataclasses import dataclass, field
 from byoc.errors import InputError
+from byoc.memory.arena import ArenaPlan
 from byoc.model import DTYPE_NUMBERS
 from byoc.numerics import round_up
 from byoc.standalone._kernel_calls import SHARED_KERNELS
@@ -37,12 +38,13 @@ IDENTITY_BYTES = 8  # of a SHA-256, which program and weight file share
 ALIGNMENT = 64  # bytes, of each tensor in a weight file
 _MAGIC = b"BYOCWGHT"
 _MARK = 0x01020304  # reads otherwise on a machine of the other byte order
+_START_BYTES = 8  # by which parts are found that may begin with others
 _VERSION = 1  # of the weight file's layout
 
 
 @dataclass
 class ProgramWeights:
-    """Constants at aligned offsets behind a header; equal ones are stored once.
+    """Constants at aligned offsets behind a header; what equals another, or begins it, is stored once.
 
     The header of 64 bytes has `BYOCWGHT`, the number 0x01020304 and the version, 32 bits each, the
     size of the file in 64 bits, and 8 bytes that name the content; numbers in the given byte order.
@@ -52,6 +54,8 @@ class ProgramWeights:
     parts: list[bytes] = field(default_factory=list)
     size: int = HEADER_BYTES
     offsets: dict[bytes, int] = field(default_factory=dict)
+    starts: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
+    """The offset of each part and its place in `parts`, by its first bytes."""
 
     def add_array(self, array: NDArray[Any]) -> int:
         """Add an array, its elements in the file's byte order; return its offset."""
@@ -61,11 +65,24 @@ class ProgramWeights:
         """Add bytes as they are; return their offset."""
         digest = hashlib.sha256(content).digest() + len(content).to_bytes(8)
         if digest not in self.offsets:
-            self.offsets[digest] = self.size
-            padded = round_up(len(content), ALIGNMENT)
-            self.parts.append(content + bytes(padded - len(content)))
-            self.size += padded
+            self.offsets[digest] = self._place(content)
         return self.offsets[digest]
+
+    def _place(self, content: bytes) -> int:
+        """Return the offset of a part that begins with some bytes, which is a new one if none does.
+
+        So the first rows of a table, read at other sizes of an open dimension, are where the table is.
+        """
+        same = self.starts.setdefault(content[:_START_BYTES], [])
+        for offset, number in same:
+            if self.parts[number].startswith(content):
+                return offset
+        offset = self.size
+        padded = round_up(len(content), ALIGNMENT)
+        same.append((offset, len(self.parts)))
+        self.parts.append(content + bytes(padded - len(content)))
+        self.size += padded
+        return offset
 
     @property
     def identity(self) -> bytes:
@@ -158,28 +175,97 @@ class ProgramForm:
         return self.weights_file != WEIGHTS_FILE
 
 
+@dataclass(frozen=True)
+class RunText:
+    """The text of a run: constant structures, the statements that read them, and when regions run.
+
+    `shares` are cases of a switch, one for each step that threads share.
+    """
+
+    structures: str
+    body: str
+    calls: RegionCalls
+    shares: str
+
+
+@dataclass
+class SharedText:
+    """What the runs of a source share: weights, constant structures by text, and steps of threads."""
+
+    weights: ProgramWeights
+    names: dict[str, str] = field(default_factory=dict)
+    shares: list[str] = field(default_factory=list)
+
+    def name_structure(self, call: Call) -> str:
+        """Return the name of a call's structure, which is defined once for equal ones."""
+        key = f"{call.kind} {call.structure}"
+        number = len(self.names)
+        return self.names.setdefault(key, f"{call.kind.removeprefix('kernel_')}_{number}")
+
+    def format_structures(self) -> str:
+        """Return the definitions of the structures."""
+        return "".join(
+            f"static const {kind} {name} = {structure};\n"
+            for key, name in self.names.items()
+            for kind, _, structure in [key.partition(" ")]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OpenText:
+    """What a program with open dimensions has in place of one run: steps for each combination of sizes.
+
+    `header` declares the sizes and `includes` the functions of nodes; `tensors` are the tables of inputs
+    and outputs, by combination; `run` has the steps of all combinations. `files` are those of functions
+    of nodes, and `sample` the inputs and outputs of all combinations, as they are stored. `plan` is the
+    largest, and its bound that of any combination. `tried` counts the functions that were proven.
+    """
+
+    ranges: Mapping[str, tuple[int, int]]
+    combinations: int
+    header: str
+    includes: str
+    tensors: str
+    run: RunText
+    files: Mapping[str, bytes]
+    kernel_files: Sequence[str]
+    sample: Sequence[NDArray[Any]]
+    plan: ArenaPlan
+    tried: int
+    not_proven: str
+
+
 def write_model_text(
-    graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, form: ProgramForm
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: ProgramWeights,
+    form: ProgramForm,
+    opened: OpenText | None = None,
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
 
-    Raises InputError for elements of less than a byte between host and regions.
+    With `opened` its steps stand there, of several sizes, and `graph` is that of the largest. Raises
+    InputError for elements of less than a byte between host and regions.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
-    run = write_run_text(graph, steps, weights, inputs, outputs)
+    run = opened.run if opened else write_run_text(graph, steps, SharedText(weights), inputs, outputs)
     has_threads = bool(run.shares)
     regions = RegionText.write(
         graph, weights, run.calls, form.abis, form.finds_drivers, has_threads=has_threads
     )
     threads = fill_template("threads.c.in", {"cases": run.shares}) if has_threads else ""
     title = describe_in_comment(graph.display_name)
-    plan = steps.plan
+    plan = opened.plan if opened else steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
     includes = '#include "kernels.h"\n'
-    includes += '#include "nodes.h"\n' if steps.functions else ""
-    tensors = describe_tensors(graph, "model_inputs", inputs)
-    tensors += describe_tensors(graph, "model_outputs", outputs)
-    tensors += _describe_noise(graph, outputs)
+    if opened:
+        includes += opened.includes
+        tensors = opened.tensors
+    else:
+        includes += '#include "nodes.h"\n' if steps.functions else ""
+        tensors = describe_tensors(graph, "model_inputs", inputs)
+        tensors += describe_tensors(graph, "model_outputs", outputs)
+        tensors += format_noise(list_noise(graph))
     source = fill_template(
         "model.c.in",
         {
@@ -193,7 +279,7 @@ def write_model_text(
             "header": HEADER_BYTES,
             "threads": f"\n{threads}" if threads else "",
             "opening": regions.opening,
-            "body": run.body,
+            "run": run.body if opened else fill_template("run.c.in", {"body": run.body}),
         },
     )
     embedded = f"\n#define MODEL_EMBEDDED 1\nextern const unsigned char model_weights[{weights.size}];\n"
@@ -209,6 +295,8 @@ def write_model_text(
             "weights_file": form.weights_file,
             "tolerance": TOLERANCE,
             "tensors": read_source("tensors.h.in").decode(),
+            "sizes": opened.header if opened else "",
+            "given": "const model_sizes *sizes, " if opened else "",
             "embedded": embedded if form.embed else "",
             "members": regions.members,
             "workers": _WORKERS.format(threads=steps.threads) if has_threads else "",
@@ -219,45 +307,34 @@ def write_model_text(
     return ModelText(header, source)
 
 
-@dataclass(frozen=True)
-class RunText:
-    """The text of a run: constant structures, the statements that read them, and when regions run.
-
-    `shares` are cases of a switch, one for each step that threads share.
-    """
-
-    structures: str
-    body: str
-    calls: RegionCalls
-    shares: str
-
-
 def write_run_text(
     graph: ProgramGraph,
     steps: ProgramSteps,
-    weights: ProgramWeights,
+    shared: SharedText,
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> RunText:
-    """Write the steps of a graph, from `inputs` to `outputs`; its constants are added to the weights."""
+    """Write the steps of a graph, from `inputs` to `outputs`.
+
+    Its constants are added to the weights. The text of the last run has the structures of all that share
+    them.
+    """
     calls = plan_region_calls(graph, steps)
-    writer = _StepWriter(graph, steps, weights, calls)
+    writer = _StepWriter(graph, steps, shared, calls)
     body = "".join(_copy_inputs(graph, steps, inputs))
     body += "".join(writer.write(number) for number in range(len(steps.steps)))
     body += writer.end_regions(len(steps.steps))
     body += "".join(writer.copy_outputs(outputs))
-    return RunText("".join(writer.list_structures()), body, calls, "".join(writer.shares))
+    return RunText(shared.format_structures(), body, calls, "".join(shared.shares))
 
 
 class _StepWriter:
     """Writes the calls of steps, and the constant structures that they point to."""
 
     def __init__(
-        self, graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, calls: RegionCalls
+        self, graph: ProgramGraph, steps: ProgramSteps, shared: SharedText, calls: RegionCalls
     ) -> None:
-        self.graph, self.steps, self.weights, self.calls = graph, steps, weights, calls
-        self.names: dict[str, str] = {}
-        self.shares: list[str] = []
+        self.graph, self.steps, self.shared, self.calls = graph, steps, shared, calls
 
     def write(self, number: int) -> str:
         """Return the lines of a step, behind the ends and beginnings of regions that stand there."""
@@ -325,17 +402,17 @@ class _StepWriter:
         if offset is not None:
             return f"AT({offset})"
         stored = view_as_stored(self.graph.get_constant(name), self.graph.get_dtype(name))
-        return f"WEIGHT({self.weights.add_array(stored)})"
+        return f"WEIGHT({self.shared.weights.add_array(stored)})"
 
     def _write_call(self, call: Call, scratch: int) -> str:
         has_shares = call.function in SHARED_KERNELS
         is_shared = has_shares and self.steps.threads > 1
         given = []
         if call.structure:
-            given.append(f"&{self.name_structure(call)}")
+            given.append(f"&{self.shared.name_structure(call)}")
         for operand in call.operands:
             if isinstance(operand, np.ndarray):
-                given.append(f"WEIGHT({self.weights.add_array(operand)})")
+                given.append(f"WEIGHT({self.shared.weights.add_array(operand)})")
             elif operand == SCRATCH:
                 own = f" + (size_t)share.number * {count_scratch(call)}" if is_shared else ""
                 given.append(f"AT({scratch}{own})")
@@ -346,23 +423,9 @@ class _StepWriter:
         text = f"{call.function}({', '.join(given)})"
         if not is_shared:
             return text
-        number = len(self.shares)
-        self.shares.append(f"    case {number}:\n        {text};\n        break;\n")
+        number = len(self.shared.shares)
+        self.shared.shares.append(f"    case {number}:\n        {text};\n        break;\n")
         return f"share_step(opened, {number})"
-
-    def name_structure(self, call: Call) -> str:
-        """Return the name of a call's structure, which is defined once for equal ones."""
-        key = f"{call.kind} {call.structure}"
-        number = len(self.names)
-        return self.names.setdefault(key, f"{call.kind.removeprefix('kernel_')}_{number}")
-
-    def list_structures(self) -> list[str]:
-        """Return the definitions of the structures."""
-        return [
-            f"static const {kind} {name} = {structure};\n"
-            for key, name in self.names.items()
-            for kind, _, structure in [key.partition(" ")]
-        ]
 
     def _name_kind(self, step: ProgramStep) -> str:
         """Return the kind of a step in a profile: its first operator, or the codegen of its region."""
@@ -382,8 +445,8 @@ def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str])
     return found
 
 
-def describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> str:
-    """Return the definitions of a table of inputs or outputs."""
+def describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str], storage: str = "") -> str:
+    """Return the definitions of a table of inputs or outputs; `storage` is `static ` where C has it."""
     shapes, rows = [], []
     for number, name in enumerate(names):
         shape = graph.get_shape(name)
@@ -393,14 +456,17 @@ def describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> s
         sizes = f"{prod(shape)}, {graph.sizes.count_bytes(name)}"
         rows.append(f"    {{{quote(name)}, {dtype}, {len(shape)}, {array}_shape_{number}, {sizes}}},\n")
     end = "    {NULL, 0, 0, NULL, 0, 0},\n"
-    return f"{''.join(shapes)}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"
+    return f"{''.join(shapes)}{storage}const model_tensor {array}[] = {{\n{''.join(rows)}{end}}};\n"
 
 
-def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
-    """Return the definition of the table of noise, in shares of the range that `main.c` divides by."""
+def list_noise(graph: ProgramGraph, first: int = 0) -> list[str]:
+    """Return rows of the table of noise, in shares of the range that `main.c` divides by.
+
+    `first` is the number of the first output: those of a further combination of sizes come behind.
+    """
     rows = []
-    for number, name in enumerate(names):
-        values = graph.expected[name].astype(np.float64)
+    for number, (name, expected) in enumerate(graph.expected.items(), first):
+        values = expected.astype(np.float64)
         values = values[np.isfinite(values)]
         scale = (float(np.ptp(values)) or float(np.abs(values).max()) or 1.0) if values.size else 1.0
         allowed = [(each.largest, each.power) for each in graph.noise.get(name, ())]
@@ -412,6 +478,11 @@ def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
             for largest, power in allowed
             if largest > TOLERANCE * scale
         ]
+    return rows
+
+
+def format_noise(rows: Sequence[str]) -> str:
+    """Return the definition of the table of noise."""
     end = "    {0, 0, 0},\n"
     return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"
 
@@ -436,7 +507,7 @@ _TAKEN = frozenset(
         ),
     ]
 )
-_KEYWORDS = frozenset(
+KEYWORDS = frozenset(
     [
         *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
         *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
@@ -449,7 +520,7 @@ _KEYWORDS = frozenset(
 # A comment or a string, which stay, a header of the program, or a name that other files can see.
 _SEEN = re.compile(
     r"/\*.*?\*/|(?P<header>#include \"model\.h\")|\"(?:\\.|[^\"\\])*\"|"
-    r"\b(?P<own>model|MODEL)(?P<rest>_\w+)?\b|\b(?P<part>(?:kernel|node\d+|weight\d+)_\w+|KERNEL\w*|NODES_H)\b",
+    r"\b(?P<own>model|MODEL)(?P<rest>_\w+)?\b|\b(?P<part>(?:kernel|(?:sizes_\d+_)?(?:node|weight)\d+)_\w+|KERNEL\w*|NODES_H)\b",
     re.DOTALL,
 )
 _IN_COMMENT = re.compile("`model_")
@@ -462,7 +533,7 @@ CODE_SUFFIXES = (".c", ".h", ".S")
 
 def check_prefix(prefix: str) -> None:
     """Raise InputError unless names can begin with a prefix."""
-    if not _PREFIX.fullmatch(prefix) or prefix in _TAKEN | _KEYWORDS:
+    if not _PREFIX.fullmatch(prefix) or prefix in _TAKEN | KEYWORDS:
         raise InputError(
             f"prefix '{prefix}': a name in small letters, digits and _ is expected, which C does not "
             "use, such as detector"

@@ -30,6 +30,7 @@ _ARENA = re.compile(r"^arena: (\d+) bytes, of which the plan (\d+)$", re.MULTILI
 _MEMORY = re.compile(r"^memory: (\d+) bytes at most$", re.MULTILINE)
 _SECONDS = re.compile(r"^run: (\S+) s of processor time$", re.MULTILINE)
 _PROGRAM = "model_test"
+_RUN = re.compile(r"run_\d+")  # the steps of a combination of sizes
 _STEP = re.compile(r"(\w+_)?node\d+_")  # the name of a node's function
 
 
@@ -272,7 +273,8 @@ def _limit_stack(folder: Path, prefix: str) -> int | None:
         sizes = dict(frames)
         if path.name.startswith(f"{prefix}."):
             run = sizes.pop(f"{prefix}_run", 0) + sizes.get("run_region", 0)
-        elif path.name.startswith("nodes."):
+            run += max((size for name, size in frames if _RUN.fullmatch(name)), default=0)
+        elif path.name.startswith("nodes"):
             steps = [size for name, size in frames if _STEP.match(name)]
             helpers = sum(size for name, size in frames if not _STEP.match(name))
             others.append(max(steps, default=0) + helpers)

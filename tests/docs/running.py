@@ -125,13 +125,17 @@ def find_blocks(text: str) -> Iterator[Block]:
         yield Block(line, language, content, **said)
 
 
+_WAITING = re.compile(r"^byoc: waiting for .*\n", re.MULTILINE)
+"""What byoc says of a call that takes long, which depends on what else the machine does."""
+
+
 def fits(shown: str, printed: str) -> bool:
     """Whether a text is what a page shows: `...` stands for any text, alone in a line for any lines."""
     pattern = ""
     for line in _VARYING.sub("~", shown).strip("\n").splitlines():
         words = re.escape(line.rstrip()).replace(re.escape("..."), ".*")
         pattern += r"(?:.*\n)*" if line.strip() == "..." else words + "\n"
-    lines = _VARYING.sub("~", printed).strip("\n").splitlines()
+    lines = _VARYING.sub("~", _WAITING.sub("", printed)).strip("\n").splitlines()
     return re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in lines)) is not None
 
 

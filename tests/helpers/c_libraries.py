@@ -31,8 +31,13 @@ def build_library(out: Path, command: Sequence[str], objects: Sequence[str] = ()
     return library
 
 
-def run_library(library: Path, inputs: Sequence[Any], outputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Run a program's library on arrays, into arrays that are returned."""
+def run_library(
+    library: Path, inputs: Sequence[Any], outputs: Mapping[str, Any], sizes: Sequence[int] = ()
+) -> Mapping[str, Any]:
+    """Run a program's library on arrays, into arrays that are returned.
+
+    `sizes` are those of its open dimensions. Raises ValueError where it refuses them.
+    """
     model = ctypes.CDLL(str(library))
     model.model_arena_bytes.restype = ctypes.c_size_t
     weights = _align(np.fromfile(library.parent / "weights.bin", np.uint8))
@@ -44,8 +49,13 @@ def run_library(library: Path, inputs: Sequence[Any], outputs: Mapping[str, Any]
     pointers = [
         (ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, outputs.values())
     ]
-    assert not model.model_run(handle, *pointers)
+    given_sizes = [(ctypes.c_int64 * len(sizes))(*sizes)] if sizes else []
+    failed = model.model_run(handle, *given_sizes, *pointers)
+    model.model_error.restype = ctypes.c_char_p
+    message = model.model_error(handle).decode()
     model.model_close(handle)  # its threads end
+    if failed:
+        raise ValueError(message)
     return outputs
 
 

@@ -4,7 +4,7 @@
  *
  * It prints the largest error of each output against what onnxruntime computed, as a share of the output's
  * range, and leaves with 1 if one is above MODEL_TOLERANCE and no entry of `model_noises` explains it. With
- * --runs it also prints the processor time of a run, the least of so many. This file alone allocates memory.
+ * --runs it also prints the processor time of a run at the largest sizes, the least of so many. This file alone allocates memory.
  * Built with -DMODEL_PROFILE, --runs prints the time of each kind of operator as well.
  */
 #include "model.h"
@@ -14,6 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+/* A program with open dimensions is tested at all combinations of sizes, of which the last is the largest. */
+#ifdef MODEL_DIMENSIONS
+#define COMBINATIONS MODEL_COMBINATIONS
+#define INPUTS_AT(number) model_inputs_at(&model_combinations[number])
+#define OUTPUTS_AT(number) model_outputs_at(&model_combinations[number])
+#define RUN(opened, number, inputs, outputs) model_run(opened, &model_combinations[number], inputs, outputs)
+#else
+#define COMBINATIONS 1
+#define INPUTS_AT(number) ((void)(number), model_inputs)
+#define OUTPUTS_AT(number) ((void)(number), model_outputs)
+#define RUN(opened, number, inputs, outputs) ((void)(number), model_run(opened, inputs, outputs))
+#endif
 
 /* Memory that was allocated: each begins with the one before. */
 static void *allocated;
@@ -202,19 +215,49 @@ static size_t align(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-/* Run the model on the sample; return whether all outputs are right. */
-static int test(model *opened, const void *const *inputs, void *const *outputs, const unsigned char *expected) {
+/* Let `inputs` point to a sample of some sizes; return the bytes of inputs and outputs. */
+static size_t find_sample(const unsigned char *sample, size_t number, const void **inputs, size_t *input_bytes) {
+    const model_tensor *given = INPUTS_AT(number), *made = OUTPUTS_AT(number);
+    size_t bytes = 0;
+    for (size_t i = 0; i < MODEL_INPUTS; i++) {
+        inputs[i] = sample + bytes;
+        bytes += align(given[i].bytes);
+    }
+    *input_bytes = bytes;
+    for (size_t i = 0; i < MODEL_OUTPUTS; i++) {
+        bytes += align(made[i].bytes);
+    }
+    return bytes;
+}
+
+static void print_sizes(size_t number) {
+#ifdef MODEL_DIMENSIONS
+    for (size_t i = 0; i < MODEL_DIMENSIONS; i++) {
+        int64_t size;
+        memcpy(&size, (const unsigned char *)&model_combinations[number] + i * sizeof size, sizeof size);
+        printf("%s %s = %ld", i ? "," : " at", model_dimensions[i].name, (long)size);
+    }
+#else
+    (void)number;
+#endif
+}
+
+/* Run the model on a sample of some sizes; return whether all outputs are right. */
+static int test(model *opened, size_t number, const void *const *inputs, void *const *outputs,
+                const unsigned char *expected) {
+    const model_tensor *made = OUTPUTS_AT(number);
     int right = 1;
-    if (model_run(opened, inputs, outputs)) {
+    if (RUN(opened, number, inputs, outputs)) {
         fail("model_run", model_error(opened));
     }
     for (size_t i = 0; i < MODEL_OUTPUTS; i++) {
-        difference error = compare(&model_outputs[i], outputs[i], expected);
-        double limit = find_limit(i, error.mean_square);
-        printf("output %s: largest error %.3g of the range, at most %.3g is allowed\n", model_outputs[i].name,
-               error.largest, limit);
+        difference error = compare(&made[i], outputs[i], expected);
+        double limit = find_limit(number * MODEL_OUTPUTS + i, error.mean_square);
+        printf("output %s", made[i].name);
+        print_sizes(number);
+        printf(": largest error %.3g of the range, at most %.3g is allowed\n", error.largest, limit);
         right &= error.largest <= limit;
-        expected += align(model_outputs[i].bytes);
+        expected += align(made[i].bytes);
     }
     return right;
 }
@@ -265,7 +308,7 @@ static void measure(model *opened, const void *const *inputs, void *const *outpu
 #endif
     for (long i = 0; i < runs; i++) {
         clock_t start = clock();
-        model_run(opened, inputs, outputs);
+        RUN(opened, COMBINATIONS - 1, inputs, outputs);
         double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
         best = seconds < best ? seconds : best;
     }
@@ -306,7 +349,7 @@ int main(int count, char **arguments) {
             fail(arguments[i], "there are --weights FILE, --sample FILE, --runs NUMBER");
         }
     }
-    size_t weight_bytes, sample_bytes, wanted = 0;
+    size_t weight_bytes, sample_bytes, input_bytes, wanted = 0;
 #ifdef MODEL_EMBEDDED
     (void)weights_path;
     const void *weights = model_weights;
@@ -317,14 +360,11 @@ int main(int count, char **arguments) {
     unsigned char *sample = read_file(sample_path, &sample_bytes);
     const void *inputs[MODEL_INPUTS + 1] = {0};
     void *outputs[MODEL_OUTPUTS + 1] = {0};
-    for (size_t i = 0; i < MODEL_INPUTS; i++) {
-        inputs[i] = sample + wanted;
-        wanted += align(model_inputs[i].bytes);
+    for (size_t number = 0; number < COMBINATIONS; number++) {
+        wanted += find_sample(sample, number, inputs, &input_bytes);
     }
-    const unsigned char *expected = sample + wanted;
     for (size_t i = 0; i < MODEL_OUTPUTS; i++) {
         outputs[i] = allocate(model_outputs[i].bytes);
-        wanted += align(model_outputs[i].bytes);
     }
     if (wanted != sample_bytes) {
         fail(sample_path, "is not the sample of this model");
@@ -339,7 +379,12 @@ int main(int count, char **arguments) {
     }
     printf("arena: %lu bytes, of which the plan %lu\n", (unsigned long)arena_bytes,
            (unsigned long)MODEL_PLAN_BYTES);
-    int right = test(&opened, inputs, outputs, expected);
+    int right = 1;
+    for (size_t number = 0; number < COMBINATIONS; number++) {
+        size_t bytes = find_sample(sample, number, inputs, &input_bytes);
+        right &= test(&opened, number, inputs, outputs, sample + input_bytes);
+        sample += bytes;
+    }
     if (runs > 0) {
         measure(&opened, inputs, outputs, runs);
     }
