@@ -85,7 +85,7 @@ static inline int32_t read_zero(const void *zeros, int32_t at, kernel_integer ty
 }
 
 /* Return where an element is. */
-static inline const void *skip(const void *from, ptrdiff_t count, kernel_integer type) {
+static inline const void *skip(const void *from, int64_t count, kernel_integer type) {
     return (const byte *)from + count * (type.bits / 8);
 }
 
