@@ -185,7 +185,7 @@ def draw_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
         ends, shape = np.iinfo(dtype), [dim.dim_value for dim in kind.shape.dim]
         found[value.name] = random.integers(ends.min, ends.max + 1, shape).astype(dtype)
-        found[value.name].reshape(-1)[:2] = ends.min, ends.max
+        found[value.name].flat[:2] = (ends.min, ends.max)[: found[value.name].size]
     return found
 
 
