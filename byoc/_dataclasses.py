@@ -39,11 +39,9 @@ class _Unfinished:
     def __init__(self, kind: type, options: dict[str, bool]) -> None:
         self.kind, self.options = kind, options
         # The compared ones are asked of instances that were unpickled, thus never saw `__init__`.
-        names = (
-            _ALWAYS
-            + _WHERE_FROZEN * options.get("frozen", False)
-            + _WHERE_COMPARED * options.get("eq", True)
-        )
+        names = _ALWAYS
+        names += _WHERE_FROZEN if options.get("frozen") else ()
+        names += _WHERE_COMPARED if options.get("eq", True) else ()
         self.stand_ins = {name: _StandIn(self, name) for name in names if name not in vars(kind)}
         for name, stand_in in self.stand_ins.items():
             setattr(kind, name, stand_in)
@@ -77,7 +75,7 @@ def _is_field(value: object) -> bool:
 
 
 def _make_frozen(kind: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Return what refuses to write to fields, where the standard library's asks for its copy."""
+    """Return what refuses to write to fields; the standard library's tests for the copied class."""
 
     def refuse(instance: object, name: str, action: str) -> None:
         if type(instance) is kind or name in names:
@@ -112,12 +110,14 @@ if not TYPE_CHECKING:
     def dataclass(kind=None, /, **options):
         """Do as `dataclasses.dataclass`, but later.
 
-        A class with `slots` is another class than the decorated one, so it is made at once, and so is
-        one that has an `__init__` of its own, by which nothing would be noticed.
+        At once where a stand-in could not notice the first use or would change the class: `slots` make
+        another class than the decorated one, a class with an `__init__` of its own never asks for
+        another, and Python itself takes `__hash__` from one with an `__eq__` of its own.
         """
         if kind is None:
             return lambda decorated: dataclass(decorated, **options)
-        if options.get("slots") or "__init__" in vars(kind):
+        at_once = options.get("slots") or options.get("order") or not options.get("init", True)
+        if at_once or {"__init__", "__eq__"} & vars(kind).keys():
             return dataclasses.dataclass(**options)(kind)
         _Unfinished(kind, options)
         return kind

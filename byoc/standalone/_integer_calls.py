@@ -382,10 +382,23 @@ def _make_product(
     )
 
 
+_FLOAT_ROUNDING = 2.0**-23  # of a product and a sum of floats of 32 bits, as a share of their operands
+_LARGEST_ROUNDING = 1 / 8  # of a unit of the result
+
+
 def _make_sum(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     def format_scales(a: float, b: float) -> tuple[float, float]:
         return a / float(result.scale), b / float(result.scale)
 
+    # The kernel adds floats in units of the result: large ones that cancel leave what was rounded off.
+    operands = [group.read_operand(name) for name in node.input]
+    largest = sum(
+        float(np.iinfo(each.dtype).max) * float(each.scales.max())
+        for each in operands
+        if each is not None
+    )
+    if largest / float(result.scale) * _FLOAT_ROUNDING > _LARGEST_ROUNDING:
+        return None
     return _make_pair(group, node, result, "kernel_add_int", format_scales)
 
 

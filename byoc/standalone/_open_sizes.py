@@ -84,17 +84,20 @@ class _Combination:
     overruled: tuple[str, ...]
 
 
+_KINDS = ("inputs", "outputs")
+
+
 def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> PlannedProgram:
     """Plan a program whose open dimensions have the sizes of their ranges.
 
     Raises InputError for a wrong model, an operator without a function in C at any of the sizes, and an
-    input or output that differs at smaller sizes in more than its extents, or has more bytes.
+    input or output that differs at smaller sizes in more than its extents, or that has more bytes there.
     """
     shared = SharedText(ProgramWeights(cast(ByteOrder, options.byte_order)))
     largest: PlannedProgram | None = None
     found: list[_Combination] = []
-    every = itertools.product(*(range(least, most + 1) for least, most in ranges.values()))
-    for number, sizes in reversed([*enumerate(every)]):  # the largest first: others are compared with it
+    combinations = itertools.product(*(range(least, most + 1) for least, most in ranges.values()))
+    for number, sizes in reversed([*enumerate(combinations)]):  # the largest first, the others' measure
         given = dict(zip(ranges, sizes, strict=True))
         title = ", ".join(f"{name} = {size}" for name, size in given.items())
         report_step(title)
@@ -103,7 +106,7 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
             program = PlannedProgram.plan(graph, options.threads, f"sizes_{number}_")
         except InputError as error:
             raise InputError(*(f"at {title}: {line}" for line in error.lines)) from None
-        graph = program.graph
+        graph = program.graph  # with the outputs by definition, where onnxruntime makes others
         if largest is not None:
             _require_smaller(graph, largest.graph, title)
         run = write_run_text(graph, program.steps, shared, list(graph.sample), list(graph.expected))
@@ -123,11 +126,12 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
                 program.overruled,
             )
         )
-        largest = largest or program
+        if largest is None:
+            largest = program
     assert largest is not None  # a range has a size
     found.reverse()
     overruled = dict.fromkeys(name for each in found for name in each.overruled)
-    opened = _describe_open(ranges, found, run)
+    opened = _describe_open(ranges, found, run)  # the last one's structures are those of all
     return replace(largest, overruled=tuple(overruled), opened=opened, weights=shared.weights)
 
 
@@ -206,13 +210,11 @@ def _describe_open(ranges: Ranges, found: Sequence[_Combination], run: RunText) 
         {name: content for each in found for name, content in each.files.items()},
         tuple(dict.fromkeys(name for each in found for name in each.kernel_files)),
         [array for each in found for array in each.sample],
+        # The arena has to hold every combination, so it needs what the most demanding one needs.
         replace(plan, bound=max(each.plan.bound for each in found)),
         sum(each.proof.tried for each in found),
         next((each.proof.not_proven for each in found if each.proof.not_proven), ""),
     )
-
-
-_KINDS = ("inputs", "outputs")
 
 
 def _format_sizes(ranges: Ranges, found: Sequence[_Combination]) -> str:

@@ -118,6 +118,23 @@ def test_an_unpickled_instance_is_finished_by_its_first_use(use: Callable[[objec
     assert pickle.loads(pickle.dumps(expected)) == expected  # noqa: S301 - our own bytes
 
 
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"eq": False}], ids=str)
+def test_a_class_with_its_own_equality_is_hashed_as_there(options: dict[str, bool]) -> None:
+    def make_equal(decorator: Any) -> type:
+        class Named:  # noqa: PLW1641 - whether it is hashed is what is tested
+            size: int
+
+            def __eq__(self, other: object) -> bool:
+                return True
+
+        return decorator(**options)(Named)  # type: ignore[no-any-return]
+
+    late, plain = make_equal(dataclass), make_equal(dataclasses.dataclass)
+
+    assert (late.__hash__ is None) == (plain.__hash__ is None)
+    assert late(1) == late(2)
+
+
 def test_threads_that_use_a_class_at_once_finish_it_once() -> None:
     for _ in range(50):
         kind, made, barrier = make({"frozen": True}, dataclass), list[object](), Barrier(8)

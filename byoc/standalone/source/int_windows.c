@@ -133,7 +133,7 @@ INLINE void compute_block(const channel *of, int32_t bits, const int16_t *x, byt
 #endif
 
 /* Add up at most 16 sums. */
-static void sum_terms(const channel *of, const number *x, int32_t count, total *restrict sums) {
+static void sum_terms(const channel *of, const number *x, int32_t count, accumulator *restrict sums) {
     const int32_t stride = of->stride;
     memset(sums, 0, WIDTH * sizeof *sums);
 #ifdef HAS_SMLAD
@@ -161,7 +161,7 @@ static void sum_terms(const channel *of, const number *x, int32_t count, total *
 #else
     for (int32_t t = 0; t < of->count; t++) {
         const number *restrict from = x + of->terms[t].offset;
-        const total one = of->terms[t].weights[0], other = of->terms[t].weights[1];
+        const accumulator one = of->terms[t].weights[0], other = of->terms[t].weights[1];
         if (stride == 1) {
             for (int32_t i = 0; i < WIDTH; i++) {
                 sums[i] += one * from[i] + other * from[i + 1];
@@ -184,7 +184,7 @@ static void compute_line(const channel *of, const number *x, int32_t count, byte
     for (int32_t done = 0; done < count; done += WIDTH) {
         const int32_t many = least(WIDTH, count - done);
         const number *from = x + (ptrdiff_t)done * of->stride;
-        total sums[WIDTH];
+        accumulator sums[WIDTH];
 #if LANES > 1
         if (of->bits == 8 && of->stride <= 2) {
             compute_block(of, 8, from, to + done);

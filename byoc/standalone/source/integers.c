@@ -100,7 +100,7 @@ INLINE void add_pairs(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a
 
 /* Add up `rows` rows of a, a constant where this is called, times 16 columns of pairs. */
 INLINE void add_tile(int32_t rows, int32_t pairs, const number *a, ptrdiff_t a_row, const number *b,
-                     total sums[TILE_ROWS][WIDTH]) {
+                     accumulator sums[TILE_ROWS][WIDTH]) {
 #if LANES > 1
     lanes made[TILE_ROWS][VECS];
     UNROLLED
@@ -141,11 +141,11 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const number *a, ptrdiff_t a_r
     }
 #else
     for (int32_t r = 0; r < rows; r++) {
-        total made[WIDTH] = {0};
+        accumulator made[WIDTH] = {0};
         const number *left = a + r * a_row, *right = b;
         for (int32_t k = 0; k < pairs; k++, left += 2, right += 2 * WIDTH) {
             for (int32_t i = 0; i < WIDTH; i++) {
-                made[i] += (total)left[0] * right[2 * i] + (total)left[1] * right[2 * i + 1];
+                made[i] += (accumulator)left[0] * right[2 * i] + (accumulator)left[1] * right[2 * i + 1];
             }
         }
         memcpy(sums[r], made, sizeof made);
@@ -163,7 +163,7 @@ static int32_t choose_rows(int32_t left) {
 }
 
 static void add_rows(int32_t rows, int32_t pairs, const number *a, const number *b,
-                     total sums[TILE_ROWS][WIDTH]) {
+                     accumulator sums[TILE_ROWS][WIDTH]) {
     if (rows == TILE_ROWS) {
         add_tile(TILE_ROWS, pairs, a, 2 * pairs, b, sums);
 #if TILE_ROWS > 4
@@ -212,7 +212,7 @@ static void read_rounding(const int_block *it, int32_t channel, int32_t several,
     }
 }
 
-INLINE void store_line(const int_block *it, const limits *within, const total *sums, const line_rounding *with,
+INLINE void store_line(const int_block *it, const limits *within, const accumulator *sums, const line_rounding *with,
                        int32_t row, int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
     byte *c = it->c + (row * it->c_row + col) * size;
@@ -270,7 +270,7 @@ static void multiply_block(const int_block *it) {
         }
         for (int32_t col = 0; col < it->cols; col += WIDTH) {
             const number *b = it->panel + (ptrdiff_t)col * 2 * pairs;
-            total sums[TILE_ROWS][WIDTH];
+            accumulator sums[TILE_ROWS][WIDTH];
             if (it->by_column) {
                 read_rounding(it, col, 1, least(WIDTH, it->cols - col), &with[0]);
             }
@@ -486,19 +486,19 @@ static void copy_panel(const kernel_int_product *it, const void *b, const void *
 }
 
 /* Return the sum of a row's products with a column that lies as rows do. */
-static total multiply_column(const number *a, const void *b, int32_t depth, kernel_integer type, int32_t zero) {
+static accumulator multiply_column(const number *a, const void *b, int32_t depth, kernel_integer type, int32_t zero) {
     const byte *from = b, flip = (byte)type.flip;
     const number less = (number)zero;
-    total sum = 0;
+    accumulator sum = 0;
     if (type.bits > 8) {
         for (int32_t k = 0; k < depth; k++) {
-            sum += (total)a[k] * ((((const uint16_t *)b)[k] ^ type.flip) - zero);
+            sum += (accumulator)a[k] * ((((const uint16_t *)b)[k] ^ type.flip) - zero);
         }
         return sum;
     }
     for (int32_t k = 0; k < depth; k++) {
         const number right = (number)((number)(byte)(from[k] ^ flip) - less);
-        sum += (total)a[k] * right;
+        sum += (accumulator)a[k] * right;
     }
     return sum;
 }
@@ -512,7 +512,7 @@ static void multiply_rows(const kernel_int_product *it, const int_block *block, 
                   read_zero(block->zero, block->zeros * row, it->a), block->wide);
         for (int32_t col = own.first; col < own.end; col += WIDTH) {
             const int32_t width = least(WIDTH, it->cols - col);
-            total sums[WIDTH] = {0};
+            accumulator sums[WIDTH] = {0};
             line_rounding with;
             read_rounding(block, col, 1, width, &with);
             for (int32_t i = 0; i < width; i++) {

@@ -10,10 +10,10 @@
 /* What is multiplied, an element less its zero point, and sums of products: with WIDE twice as wide. */
 #ifdef WIDE
 typedef int32_t number;
-typedef int64_t total;
+typedef int64_t accumulator;
 #else
 typedef int16_t number;
-typedef int32_t total;
+typedef int32_t accumulator;
 #endif
 
 #if defined(WIDE)
