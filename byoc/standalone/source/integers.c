@@ -443,8 +443,8 @@ void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x
     block.bias = bias;
     block.scales = scales;
     block.offsets = offsets;
-    for (int32_t number = own.first; block.rows && number < own.end; number++) {
-        const int32_t at = number / blocks, pixel = number % blocks * most;
+    for (int32_t block_number = own.first; block.rows && block_number < own.end; block_number++) {
+        const int32_t at = block_number / blocks, pixel = block_number % blocks * most;
         const ptrdiff_t plane = (ptrdiff_t)at * conv->out_channels + channels.first;
         block.channel = at % conv->groups * conv->out_channels + channels.first;
         block.a = skip(weights, (ptrdiff_t)block.channel * depth, it->weight);
@@ -530,7 +530,7 @@ static void multiply_few(const kernel_int_product *it, int_block *block, const v
                          kernel_range own) {
     const ptrdiff_t made = (ptrdiff_t)it->rows * it->cols * (it->rounding.bits / 8);
     block->cols = it->cols;
-    for (int32_t number = 0; number < it->count; number++) {
+    for (int32_t batch = 0; batch < it->count; batch++) {
         multiply_rows(it, block, b, b_zeros, own);
         block->a = skip(block->a, it->a_batch, it->a);
         block->c += made;
@@ -569,8 +569,8 @@ void kernel_multiply_int(const kernel_int_product *it, const void *a, const void
         multiply_few(it, &block, b, b_zeros, kernel_take(it->cols, WIDTH, share));
         return;
     }
-    for (int32_t number = own.first; block.rows && number < own.end; number++) {
-        const int32_t at = number / blocks, col = number % blocks * most, channel = it->rounding.step * col;
+    for (int32_t block_number = own.first; block.rows && block_number < own.end; block_number++) {
+        const int32_t at = block_number / blocks, col = block_number % blocks * most, channel = it->rounding.step * col;
         const void *right = skip(b, at * it->b_batch + (ptrdiff_t)col * it->b_col, it->b);
         block.a = skip(a, at * it->a_batch + (ptrdiff_t)rows.first * it->depth, it->a);
         block.cols = least(most, it->cols - col);
