@@ -39,7 +39,7 @@ class _Unfinished:
     def __init__(self, kind: type, options: dict[str, bool]) -> None:
         self.kind, self.options = kind, options
         # The compared ones are asked of instances that were unpickled, thus never saw `__init__`.
-        names = _ALWAYS
+        names: tuple[str, ...] = _ALWAYS
         names += _WHERE_FROZEN if options.get("frozen") else ()
         names += _WHERE_COMPARED if options.get("eq", True) else ()
         self.stand_ins = {name: _StandIn(self, name) for name in names if name not in vars(kind)}
