@@ -61,21 +61,18 @@ class _Unfinished:
             made = dict(vars(dataclasses.dataclass(**self.options)(copied)))
             if self.options.get("frozen"):
                 made |= _make_frozen(self.kind, frozenset(made["__dataclass_fields__"]))
-            for name in (*made.keys() - {"__init__"}, "__init__"):
-                if name in self.stand_ins or name not in vars(self.kind) or _is_field(own.get(name)):
-                    setattr(self.kind, name, made[name])
+            fresh = {"__doc__", *self.stand_ins, *(made.keys() - own.keys())}
+            fresh |= {name for name in own.keys() & made.keys() if isinstance(own[name], Field)}
+            for name in sorted(fresh - _OF_ONE_CLASS, key=lambda name: name == "__init__"):
+                setattr(self.kind, name, made[name])
             for name in own.keys() - made.keys():
                 # A field without a default is no attribute of the class.
                 delattr(self.kind, name)
             self.stand_ins = {}
 
 
-def _is_field(value: object) -> bool:
-    return isinstance(value, Field)
-
-
 def _make_frozen(kind: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Return what refuses to write to fields; the standard library's tests for the copied class."""
+    """Return methods that refuse to write to fields of a class; its copy's test for the copy."""
 
     def refuse(instance: object, name: str, action: str) -> None:
         if type(instance) is kind or name in names:

@@ -45,6 +45,8 @@ Array = NDArray[Any]
 
 _BYTES = 256  # values of a byte
 _MOST_NODES = 16  # of a table: a longer way back is rarely one
+_ROUNDING = 2.0**-23  # of a product and a sum of floats of 32 bits, as a share of what is added
+_MOST_ROUNDED = 1 / 8  # of a unit of the result
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul", "DequantizeLinear"})
 _UNARY = frozenset(
     [
@@ -216,9 +218,10 @@ class _Group:
                 whole = graph.get_constant(node.input[0]).reshape(-1)
                 if width.holds(whole):
                     return whole, None
-        return None, (graph.get_constant(name).astype(np.float64).reshape(-1) / result.scale).astype(
-            np.float32
-        )
+        offsets = graph.get_constant(name).astype(np.float64).reshape(-1) / result.scale
+        if not _adds_exactly(float(np.abs(offsets).max(initial=0))):
+            return None
+        return None, offsets.astype(np.float32)
 
     def _make_table(self, result: TensorScale) -> Call | None:
         """Return the call of a table where each element of the result is made of one that is read.
@@ -382,23 +385,10 @@ def _make_product(
     )
 
 
-_FLOAT_ROUNDING = 2.0**-23  # of a product and a sum of floats of 32 bits, as a share of their operands
-_LARGEST_ROUNDING = 1 / 8  # of a unit of the result
-
-
 def _make_sum(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     def format_scales(a: float, b: float) -> tuple[float, float]:
         return a / float(result.scale), b / float(result.scale)
 
-    # The kernel adds floats in units of the result: large ones that cancel leave what was rounded off.
-    operands = [group.read_operand(name) for name in node.input]
-    largest = sum(
-        float(np.iinfo(each.dtype).max) * float(each.scales.max())
-        for each in operands
-        if each is not None
-    )
-    if largest / float(result.scale) * _FLOAT_ROUNDING > _LARGEST_ROUNDING:
-        return None
     return _make_pair(group, node, result, "kernel_add_int", format_scales)
 
 
@@ -428,10 +418,20 @@ def _make_pair(
         return None
     outer, inner, b_outer, b_inner = lines
     scales = find_scales(float(a.scales[0]), float(b.scales[0]))
+    if function == "kernel_add_int" and not _adds_exactly(a.reach * scales[0] + b.reach * scales[1]):
+        return None
     numbers = (outer, inner, b_outer, b_inner, a.c_type, b.c_type, a.zero, b.zero)
     parts = (*numbers, *map(format_float, scales), group.format_rounding(result, 0))
     structure = f"{{{', '.join(map(str, parts))}}}"
     return Call(function, (a.tensor, b.tensor, group.result), "kernel_int_pair", structure)
+
+
+def _adds_exactly(largest: float) -> bool:
+    """Return whether a sum of such magnitudes, in units of the result, is within a part of a unit.
+
+    The kernels add floats of 32 bits: large ones that cancel leave what was rounded off.
+    """
+    return largest * _ROUNDING <= _MOST_ROUNDED
 
 
 def _find_lines(b: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, int, int, int] | None:

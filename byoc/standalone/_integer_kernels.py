@@ -78,6 +78,12 @@ class IntegerOperand:
         limits = np.iinfo(self.dtype)
         return limits.min - int(self.zeros.max()), limits.max - int(self.zeros.min())
 
+    @property
+    def reach(self) -> int:
+        """The largest magnitude of an element less its zero point."""
+        low, high = self.ends
+        return max(-low, high)
+
 
 @dataclass(frozen=True)
 class SumWidth:
@@ -100,12 +106,11 @@ def find_sum_width(
     `stored` are the elements of `other` where they are known, as `[sums, depth]`. Then the bound is
     exact: the largest sum of a channel's magnitudes times the reach of the other operand.
     """
-    reach, other_reach = (max(-low, high) for low, high in (one.ends, other.ends))
-    largest = depth * reach * other_reach
+    largest = depth * one.reach * other.reach
     if largest > _MOST_SUM and stored is not None:
         zeros = other.zeros.reshape(-1, 1)
         sums = np.abs(stored.astype(np.int64) - zeros).sum(axis=1)
-        largest = reach * int(sums.max(initial=0))
+        largest = one.reach * int(sums.max(initial=0))
     limits = np.iinfo(np.int16)
     short = all(limits.min <= low and high <= limits.max for low, high in (one.ends, other.ends))
     return SumWidth(largest, largest > _MOST_SUM or not short)

@@ -68,7 +68,7 @@ def read_ranges(model: Source, options: ExportOptions) -> Ranges:
 
 @dataclass(frozen=True, eq=False)
 class _Combination:
-    """What a program has for a combination of sizes, without the graph, which holds all weights."""
+    """The part of a program for a combination of sizes; its graph is let go, which holds all weights."""
 
     number: int
     title: str
@@ -112,18 +112,18 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
         run = write_run_text(graph, program.steps, shared, list(graph.sample), list(graph.expected))
         found.append(
             _Combination(
-                number,
-                title,
-                sizes,
-                run.body,
-                _describe_tables(graph, None if largest is None else number),
-                list_noise(graph, number * len(graph.expected)),
-                list_sample(graph),
-                format_functions(program.steps, f"_{number}"),
-                program.steps.kernel_files,
-                program.steps.plan,
-                program.steps.proof,
-                program.overruled,
+                number=number,
+                title=title,
+                sizes=sizes,
+                body=run.body,
+                tensors=_describe_tables(graph, None if largest is None else number),
+                noise=list_noise(graph, number * len(graph.expected)),
+                sample=list_sample(graph),
+                files=format_functions(program.steps, f"_{number}"),
+                kernel_files=program.steps.kernel_files,
+                plan=program.steps.plan,
+                proof=program.steps.proof,
+                overruled=program.overruled,
             )
         )
         if largest is None:
@@ -188,32 +188,34 @@ def _describe_open(ranges: Ranges, found: Sequence[_Combination], run: RunText) 
         },
     )
     plan = max((each.plan for each in found), key=lambda plan: plan.size)
+    header = fill_template(
+        "sizes.h.in",
+        {
+            "fields": "".join(
+                f"    int64_t {field}; /* {describe_in_comment(name)}: {least} to {most} */\n"
+                for field, (name, (least, most)) in zip(fields, ranges.items(), strict=True)
+            ),
+            "dimensions": len(ranges),
+            "combinations": len(found),
+        },
+    )
+    files = {name: content for each in found for name, content in each.files.items()}
     return OpenText(
-        ranges,
-        len(found),
-        fill_template(
-            "sizes.h.in",
-            {
-                "fields": "".join(
-                    f"    int64_t {field}; /* {describe_in_comment(name)}: {least} to {most} */\n"
-                    for field, (name, (least, most)) in zip(fields, ranges.items(), strict=True)
-                ),
-                "dimensions": len(ranges),
-                "combinations": len(found),
-            },
-        ),
-        "".join(f'#include "{name}"\n' for each in found for name in each.files if name.endswith(".h")),
-        _format_sizes(ranges, found)
+        ranges=ranges,
+        combinations=len(found),
+        header=header,
+        includes="".join(f'#include "{name}"\n' for name in files if name.endswith(".h")),
+        tensors=_format_sizes(ranges, found)
         + "".join(each.tensors for each in found)
         + format_noise([row for each in found for row in each.noise]),
-        replace(run, body=body),
-        {name: content for each in found for name, content in each.files.items()},
-        tuple(dict.fromkeys(name for each in found for name in each.kernel_files)),
-        [array for each in found for array in each.sample],
+        run=replace(run, body=body),
+        files=files,
+        kernel_files=tuple(dict.fromkeys(name for each in found for name in each.kernel_files)),
+        sample=[array for each in found for array in each.sample],
         # The arena has to hold every combination, so it needs what the most demanding one needs.
-        replace(plan, bound=max(each.plan.bound for each in found)),
-        sum(each.proof.tried for each in found),
-        next((each.proof.not_proven for each in found if each.proof.not_proven), ""),
+        plan=replace(plan, bound=max(each.plan.bound for each in found)),
+        tried=sum(each.proof.tried for each in found),
+        not_proven=next((each.proof.not_proven for each in found if each.proof.not_proven), ""),
     )
 
 

@@ -119,9 +119,8 @@ def make_sample_file(arrays: Iterable[NDArray[Any]], order: ByteOrder) -> bytes:
 
 TOLERANCE = 1e-5
 """The largest error of floats, as a share of the range of what onnxruntime computes, without noise."""
-_ABOVE = (
-    1 + 1e-6
-)  # what is written with nine digits is not below what was measured: of integers one unit
+# What is written with nine digits is not below what was measured: of integers that is one unit.
+_ABOVE = 1 + 1e-6
 
 _BFLOAT16_UNIT = 2.0**-7
 """The step between two numbers of bfloat16 as a share of the lower one: results are rounded to it."""
@@ -190,7 +189,7 @@ class RunText:
 
 @dataclass
 class SharedText:
-    """What the runs of a source share: weights, constant structures by text, and steps of threads."""
+    """The weights, constant structures and steps of threads that all runs of a source share."""
 
     weights: ProgramWeights
     names: dict[str, str] = field(default_factory=dict)
@@ -213,7 +212,7 @@ class SharedText:
 
 @dataclass(frozen=True, eq=False)
 class OpenText:
-    """What a program with open dimensions has in place of one run: steps for each combination of sizes.
+    """The text of a program with open dimensions: steps for each combination of sizes, not of one run.
 
     `header` declares the sizes and `includes` the functions of nodes; `tensors` are the tables of inputs
     and outputs, by combination; `run` has the steps of all combinations. `files` are those of functions

@@ -73,6 +73,7 @@ def describe(kind: type) -> dict[str, object]:
         "copied": copy.deepcopy(other).parts,
         "fields": [(each.name, each.type, each.kw_only) for each in dataclasses.fields(kind)],
         "signature": str(inspect.signature(kind)),
+        "doc": kind.__doc__,
         "match": kind.__match_args__,  # type: ignore[attr-defined]
         "positional": attempt(lambda: kind(1, "two").name),
         "names": sorted(set(vars(kind)) - {"__doc__", "__static_attributes__", "__firstlineno__"}),

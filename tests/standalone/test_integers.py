@@ -399,6 +399,52 @@ def test_sums_are_wide_where_their_bound_is_beyond_32_bits(
         assert {value for each in made.values() for value in each.ravel().tolist()} == {wanted}
 
 
+@pytest.mark.parametrize("finer", [1, 8, 40, 777])
+@pytest.mark.parametrize("dtype", [*TYPES, *WIDE_TYPES])
+def test_what_cancels_leaves_no_rounding(dtype: str, finer: int, tmp_path: Path) -> None:
+    """Sums near zero of large addends, in units of the result that are `finer` than theirs."""
+    ends, count = np.iinfo(dtype), 512
+    middle = np.array((ends.min + ends.max + 1) // 2, dtype)
+    random = np.random.default_rng(3)
+    less = random.integers(0, ends.max - middle, count)
+    near = np.clip(less + random.integers(-40, 41, count), 0, ends.max - middle)
+    given = [(middle + less).astype(dtype), (middle - near).astype(dtype)]
+    large = 2.0**20 - 1  # of a bias, which the sum of a product takes away but for `less`
+    model = parse(
+        f"""g ({dtype}[{count}] a, {dtype}[{count}] b) => ({dtype}[{count}] y, {dtype}[{count}, 1] z)
+        <float s = {{1}}, {dtype} zero = {{{int(middle)}}}, float ys = {{{1 / finer}}},
+        int64[2] column = {{{count}, 1}}, float[1,1] one = {{1}}, float[1] c = {{{-large}}}> {{
+        af = DequantizeLinear(a, s, zero)
+        bf = DequantizeLinear(b, s, zero)
+        yf = Add(af, bf)
+        y = QuantizeLinear(yf, ys, zero)
+        x = Reshape(a, column)
+        xf = DequantizeLinear(x, s, zero)
+        wf = DequantizeLinear(w, ws, wz)
+        zf = Gemm(xf, wf, c)
+        z = QuantizeLinear(zf, ys, zero)
+        }}""",
+        opset=21,
+    )
+    step = float(np.float32(large / max(1, int(ends.max - middle) - 40)))
+    for name, value in (
+        ("w", np.array([[1]], np.int8)),
+        ("ws", np.float32(step)),
+        ("wz", np.int8(0)),
+    ):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+
+    export_c(model, output=tmp_path / "out")
+
+    expected = ReferenceEvaluator(model).run(None, dict(zip("ab", given, strict=True)))
+    assert np.ptp(expected[0].astype(np.int64)) > 40
+    for way in (STRICT, PLAIN):
+        results = {"y": np.zeros(count, dtype), "z": np.zeros((count, 1), dtype)}
+        made = run_library(build_library(tmp_path / "out", way), given, results)
+        for wanted, got in zip(expected, made.values(), strict=True):
+            assert np.max(np.abs(wanted.astype(np.int64) - got)) <= 1
+
+
 @pytest.mark.parametrize(("dtype", "widened"), [("int8", 2), ("int16", 2), ("uint16", 4)])
 def test_the_arena_of_a_quantized_network_is_in_bytes(dtype: str, widened: int, tmp_path: Path) -> None:
     net = QuantizedModel(dtype, symmetric=True)
