@@ -7,7 +7,7 @@ of the nearest rule: the fewest objections; ties by severity, then by file order
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from byoc.rules._node_view import (
     check_bounds,
     object_to_open,
     rate_attempt,
+    run_check_function,
     sort_objections,
 )
 from byoc.rules._quantization_scheme import (
@@ -586,17 +587,3 @@ class Annotator:
             text = run_check_function(name, self._checks[name], view.facts)
             if text:
                 yield Objection(f"{rule.location}.check", text, ObjectionKind.ATTRIBUTE)
-
-
-def run_check_function(name: str, check: Callable[..., object], facts: Mapping[str, Any]) -> str:
-    """Call a check function, and return its reason, empty if it has none.
-
-    A function that raises, as on facts that are not known, or returns no text is a reason, too.
-    """
-    try:
-        reason = check(facts)
-    except Exception as error:  # code of others can fail in any way
-        return f"check {name} failed with {type(error).__name__}: {' '.join(str(error).split())[:160]}"
-    if reason is not None and not isinstance(reason, str):
-        return f"check {name} gave {type(reason).__name__}, not a text"
-    return reason or ""

@@ -3,7 +3,7 @@
 An objection names its location in the rule file.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import IntEnum
 from functools import cached_property
 from itertools import islice
@@ -402,6 +402,20 @@ def check_bounds(
             allowed = f"{word} {format_limit(limit)}"
             text = f"{name} is {value}, {allowed} is supported"
             yield Objection(f"{place}.{key}", text, kind, value=str(value), allowed=allowed)
+
+
+def run_check_function(name: str, check: Callable[..., object], facts: Mapping[str, Any]) -> str:
+    """Call a check function, and return its reason, empty if it has none.
+
+    A function that raises, as on facts that are not known, or returns no text is a reason, too.
+    """
+    try:
+        reason = check(facts)
+    except Exception as error:  # code of others can fail in any way
+        return f"check {name} failed with {type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    if reason is not None and not isinstance(reason, str):
+        return f"check {name} gave {type(reason).__name__}, not a text"
+    return reason or ""
 
 
 def object_to_choice(
