@@ -18,15 +18,8 @@ class TestEthosU(CodegenConformance):
     codegen = "ethos_u"
     rules = "ethos-u55"
     zoo = ()  # in a network steps add up: tests/codegens/test_ethos_u.py
-    most_cases = 1
+    most_cases = 2
     skips: ClassVar = {
         "Div": "ONNX's tests of it in 8 bits divide integers; tests/ethos_u_suite has it",
         "Pow": "an exponent that is computed is not quantized; tests/ethos_u_suite has constant ones",
     }
-
-
-@pytest.mark.thorough
-class TestEthosUThoroughly(TestEthosU):
-    """The same with two cases of each operator."""
-
-    most_cases = 2

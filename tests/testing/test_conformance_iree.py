@@ -15,9 +15,3 @@ class TestIREE(CodegenConformance):
     claims = Claims(dynamic_batch=True)
     zoo = ()  # tests/codegens compiles networks
     most_cases = 1
-    operators = ("Conv", "MaxPool", "Gemm", "Add", "Reshape")  # tests/codegens has the others' values
-
-
-@pytest.mark.thorough
-class TestIREEThoroughly(TestIREE):
-    operators = ()

@@ -27,11 +27,4 @@ class TestOpenVINO(CodegenConformance):
         *("ReduceMean", "Reshape", "Resize", "Slice", "Softmax", "Split", "TopK", "Transpose", "Where"),
     )
     zoo = ()  # tests/codegens compiles networks
-    most_cases = 1
-
-
-@pytest.mark.thorough
-class TestOpenVINOThoroughly(TestOpenVINO):
-    """The same with two cases of each operator."""
-
     most_cases = 2

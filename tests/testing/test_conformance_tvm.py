@@ -15,9 +15,3 @@ class TestTVM(CodegenConformance):
     claims = Claims(deterministic=False)  # of 50 compiles with an open batch two had other bytes
     zoo = ()  # tests/codegens compiles networks
     most_cases = 1
-    operators = ("Conv", "MaxPool", "Gemm", "Add", "Reshape")  # tests/codegens has the others' values
-
-
-@pytest.mark.thorough
-class TestTVMThoroughly(TestTVM):
-    operators = ()

@@ -55,7 +55,7 @@ class TestDlaStriped(CodegenConformance):
     rules = "dla"
     options = MappingProxyType({"stripes": "yes", "scratchpad": "16384"})
     operators = ("Conv", "MaxPool", "Gemm", "Add", "Concat", "Reshape", "BatchNormalization")
-    most_cases = 1
+    most_cases = 2
     zoo = ()
 
 
