@@ -37,10 +37,11 @@ from byoc.model._walk import (
 
 # Exporters write these for every dimension that they have no name for.
 _EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
-_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_RANGE = re.compile(r"([0-9]+) *\.\. *([0-9]+)")
 _HYPHEN_OR_QUOTED = re.compile(r"('[^']*')|-")
 _NUMBER = re.compile(r"-?[0-9]+")
 _MAX_SIZE = 2**63 - 1
+_BOUNDS = "a size is at least 0 and less than 2**63"
 _EXPECTED = "a size is written as 4, a relation as past+seq, a range as 1..64"
 
 
@@ -136,7 +137,7 @@ def _read_given(
     for name, value in given.dims.items():
         origin = f"dimension {name}={value}"
         _check_name(name, names, f"no input has a dimension named '{name}'")
-        ends = _RANGE.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
+        ends = _RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
         if ends is None:
             meaning = _read_extent(value, origin, names)
             for inner in sorted(list_dim_names(meaning)):
@@ -148,9 +149,11 @@ def _read_given(
         ranges[name] = int(ends[1]), int(ends[2])
         if ranges[name][0] > ranges[name][1]:
             raise InputError(f"{origin}: the range ends before it begins")
+        if ranges[name][1] > _MAX_SIZE:
+            raise InputError(f"{origin}: {_BOUNDS}")
     for each in equations:
         if isinstance(each.meaning, int) and not 0 <= each.meaning <= _MAX_SIZE:
-            raise InputError(f"{each.origin}: a size is at least 0 and less than 2**63")
+            raise InputError(f"{each.origin}: {_BOUNDS}")
     return ranges, equations
 
 
@@ -188,12 +191,12 @@ def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
     """
     sizes: dict[str, int] = {}
     origins: dict[str, str] = {}
-    for _ in range(len(equations) + 1):  # each round but the last finds a size
+    for _ in range(len(equations) + 1):  # an equation finds one size at most, and the last round checks
         for each in equations:
             name, size = _find_size(each, sizes)
             if size is None:
                 continue
-            if size < 0:
+            if not 0 <= size <= _MAX_SIZE:
                 raise InputError(f"{each.origin}: dimension {name} would be {size}")
             if sizes.setdefault(name, size) != size:
                 raise InputError(
@@ -203,6 +206,12 @@ def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
             origins.setdefault(name, each.origin)
     relations: dict[str, _Equation] = {}
     for each in equations:
+        left = sorted(name for name in list_dim_names(each.meaning) if name not in sizes)
+        if each.name in sizes and left:  # a model cannot say so, thus nothing would hold sizes to it
+            raise InputError(
+                f"{each.origin}: dimension {each.name} is {sizes[each.name]} by {origins[each.name]}, "
+                f"which does not tell the size of {', '.join(left)}: give it, too"
+            )
         if each.name not in sizes and relations.setdefault(each.name, each).meaning != each.meaning:
             other = relations[each.name].origin
             raise InputError(f"{each.origin}: {other} gives dimension {each.name}, too")
@@ -221,7 +230,8 @@ def _find_size(each: _Equation, sizes: Mapping[str, int]) -> tuple[str, int | No
         return each.name, None
     # If the open name is one of the terms of a sum, its size is what the other terms leave.
     (name,) = open_names
-    (name,) = open_names
+    if name in list_dim_names(subtract_dims(each.meaning, name)):
+        return each.name, None
     rest = evaluate_dim(subtract_dims(sizes[each.name], each.meaning), {**sizes, name: 0})
     if rest is None or evaluate_dim(each.meaning, {**sizes, name: rest}) != sizes[each.name]:
         return each.name, None
@@ -250,9 +260,11 @@ def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int |
     if isinstance(given, int):
         return given
     text = given.strip()
-    for name in known:
-        if not name.isidentifier() and text != name:
-            text = text.replace(name, f"'{name}'")
+    others = sorted((name for name in known if not name.isidentifier()), key=len, reverse=True)
+    if others and text not in known:
+        # In quotes already, or one of these names: the longest, since one may be a part of another.
+        named = re.compile("|".join(["'[^']*'", *map(re.escape, others)]))
+        text = named.sub(lambda match: f"'{match[0].strip(chr(39))}'", text)
     if not _NUMBER.fullmatch(text) and text not in known:  # here a hyphen is a minus
         text = _HYPHEN_OR_QUOTED.sub(lambda match: match[1] or " - ", text)
     found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
@@ -451,7 +463,8 @@ def _suggest_size(index: GraphIndex, *dims: str) -> str:
     flags = " ".join(f"--dim {dim}=SIZE" for dim in dims)
     ranges = index.planned.ranges
     given = [f"{dim}={ranges[dim][0]}..{ranges[dim][1]}" for dim in dims if dim in ranges]
-    return f"{flags}, since the range {' '.join(given)} leaves it open" if given else flags
+    told = f"range {given[0]} leaves it" if len(given) == 1 else f"ranges {' '.join(given)} leave them"
+    return f"{flags}, since the {told} open" if given else flags
 
 
 # Operators that make as much as the values say that they read, whatever the shapes of these are.

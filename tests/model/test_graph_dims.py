@@ -128,6 +128,15 @@ def test_a_model_and_a_type_name_open_extents_alike(name: str) -> None:
         ({"K": "-1"}, "dimension K=-1: a size is at least 0 and less than 2**63"),
         ({"K": ""}, f"dimension K=: '' is no size, relation or range; {EXPECTED}"),
         ({"K": "9..3"}, "dimension K=9..3: the range ends before it begins"),
+        ({"K": "1 2..6"}, f"dimension K=1 2..6: '1 2..6' is no size, relation or range; {EXPECTED}"),
+        (
+            {"K": f"1..{2**63}"},
+            f"dimension K=1..{2**63}: a size is at least 0 and less than 2**63",
+        ),
+        (
+            {"K": "batch*length", "batch": 2**40, "length": 2**40},
+            f"dimension K=batch*length: dimension K would be {2**80}",
+        ),
     ],
 )
 def test_refusals(dims: dict[str, int | str], message: str | None) -> None:
@@ -137,6 +146,56 @@ def test_refusals(dims: dict[str, int | str], message: str | None) -> None:
     with pytest.raises(InputError) as caught:
         fix_dims(parse(TEXT), Dimensions(dims))
     assert str(caught.value) == message
+
+
+RELATED = "g (float[T] x, float[past] p, float[new] n) => (float[T] y) { y = Neg(x) }"
+
+
+@pytest.mark.parametrize(
+    ("relation", "dims", "sizes"),
+    [
+        ("past+new", {"T": 8, "past": 3}, (8, 3, 5)),
+        ("past+new", {"T": 8, "past": "1..4", "new": "1..4"}, "does not tell the size of new, past"),
+        ("2*past", {"T": 7}, "does not tell the size of past"),
+        ("2*past", {"T": 8, "past": 4, "new": 1}, (8, 4, 1)),
+        ("min(past,4)", {"T": 4, "new": 1}, "does not tell the size of past"),
+        ("min(past,4)", {"T": 4, "past": 6, "new": 1}, (4, 6, 1)),
+        ("min(past,4)", {"past": 6, "T": 4, "new": 1}, (4, 6, 1)),
+        ("past%4", {"T": 1, "past": 5, "new": 1}, (1, 5, 1)),
+        ("past%4", {"past": 5, "T": 2, "new": 1}, "dimension T would be 1"),
+    ],
+)
+def test_a_relation_of_a_size_holds_or_is_refused(
+    relation: str, dims: dict[str, int | str], sizes: tuple[int, ...] | str
+) -> None:
+    """No relation is dropped, and one that several sizes would fit settles none."""
+    given = Dimensions(dims, {"x": [relation]})
+    if isinstance(sizes, tuple):
+        fixed = fix_dims(parse(RELATED), given).proto
+        assert [value.type.tensor_type.shape.dim[0].dim_value for value in fixed.graph.input] == [*sizes]
+        return
+    with pytest.raises(InputError) as caught:
+        fix_dims(parse(RELATED), given)
+    assert sizes in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shapes"),
+    [
+        ("mask[0]+1", [(3,), (4,)]),
+        ("'mask[0]'+1", [(3,), (4,)]),
+        ("mask[0] + mask[0]", [(3,), (6,)]),
+    ],
+)
+def test_a_name_that_is_a_part_of_another_is_read_alone(wanted: str, shapes: list[Dim]) -> None:
+    text = "g (float[?] mask, float[?] attention_mask) => (float[?] y) { y = Neg(mask) }"
+    model = parse(text)
+
+    fixed = fix_dims(model, Dimensions({"mask[0]": 3, "attention_mask[0]": wanted})).proto
+
+    assert [shapes_of(fixed)[name] for name in ("mask", "attention_mask")] == shapes
+    other = fix_dims(model, Dimensions({"mask[0]": "attention_mask[0]"})).proto
+    assert shapes_of(other)["mask"] == ("attention_mask[0]",)
 
 
 def shapes_of(proto: onnx.ModelProto) -> dict[str, tuple[Dim, ...] | None]:
