@@ -1,7 +1,9 @@
 """Parts of comparing: minimal wrong parts, errors of layers, float twins, samples of special values."""
 
-from collections.abc import Sequence
-from math import ceil, log2
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from math import ceil, isqrt, log2
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interpreting import NEVER, bundle_of, interpreter, right
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
-from byoc.codegen import Region
+from byoc.codegen import Region, read_region
 from byoc.errors import InputError
 from byoc.model import GraphIndex, prepare_model, to_numpy_dtype
 from byoc.reporting import make_full_verification_report
-from byoc.rules import Arithmetic
+from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
     _bundle_runs,
     _layer_probe,
     _special_check,
+    compare_unit,
     run_plain,
     verify_against,
 )
@@ -37,6 +40,7 @@ from byoc.verification._part_trials import TrialOutcome, find_shortest_wrong, mi
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._special_samples import SpecialTraits, make_empty_sample, make_special_samples
 
+Values = Mapping[str, Any]
 OFF, AGREES, UNKNOWN = TrialOutcome.WRONG, TrialOutcome.RIGHT, TrialOutcome.UNKNOWN
 
 
@@ -277,6 +281,46 @@ def test_keys_that_are_equal_in_what_a_target_computes_in_may_be_selected_in_any
         errors, allowed = run.compare(expected, actual)
         assert all(error.within for error in errors) is same
         assert bool(allowed) is same
+
+
+def reduce_exactly(op: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return what an operator makes of rows of whole numbers, by exact integers, saturated."""
+    ends = np.iinfo(values.dtype)
+    made = []
+    for row in values.tolist():
+        squares = sum(each * each for each in row)
+        results = {
+            "ReduceL1": sum(map(abs, row)),
+            "ReduceL2": isqrt(squares),
+            "ReduceMean": int(Fraction(sum(row), len(row))),
+        }
+        made.append(min(max(results[op], ends.min), ends.max))
+    return np.array(made, values.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceMean"])
+def test_sums_beyond_a_type_that_onnx_leaves_open_are_judged_by_realistic_values_alone(
+    op: str, dtype: str, tmp_path: Path
+) -> None:
+    text = f"g ({dtype}[4, 5] x) => ({dtype}[4] y) {{ y = {op}<axes = [1], keepdims = 0>(x) }}"
+    save(parse(text, opset=13), tmp_path / "model.onnx")
+    region = read_region(tmp_path / "model.onnx", "npu_0", "npu")
+    wide = []
+
+    def run(inputs: Values, off: int = 0) -> Values:
+        values = np.asarray(inputs["x"])
+        wide.append(int(np.abs(values.astype(np.float64)).max()) >= np.iinfo(dtype).max // 2)
+        return {"y": reduce_exactly(op, values) + np.asarray(off, dtype)}
+
+    def judge(off: int) -> bool:
+        run_off = partial(run, off=off)
+        compared, _ = compare_unit(region, run_off, ArithmeticContract(()), lambda *_: (-np.inf, np.inf))
+        return compared.within
+
+    assert judge(0)
+    assert any(wide)  # the ends of the type were asked
+    assert not judge(1)
 
 
 def test_open_extents_are_0_in_one_sample() -> None:
