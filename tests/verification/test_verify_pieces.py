@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import partial
-from math import ceil, isqrt, log2
+from math import ceil, isqrt, log2, prod
 from pathlib import Path
 from typing import Any
 
@@ -283,44 +282,55 @@ def test_keys_that_are_equal_in_what_a_target_computes_in_may_be_selected_in_any
         assert bool(allowed) is same
 
 
-def reduce_exactly(op: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return what an operator makes of rows of whole numbers, by exact integers, saturated."""
-    ends = np.iinfo(values.dtype)
-    made = []
-    for row in values.tolist():
-        squares = sum(each * each for each in row)
-        results = {
-            "ReduceL1": sum(map(abs, row)),
-            "ReduceL2": isqrt(squares),
-            "ReduceMean": int(Fraction(sum(row), len(row))),
-        }
-        made.append(min(max(results[op], ends.min), ends.max))
-    return np.array(made, values.dtype)
+REDUCTIONS = {
+    "ReduceL1": lambda row: sum(map(abs, row)),
+    "ReduceL2": lambda row: isqrt(sum(each * each for each in row)),
+    "ReduceMean": lambda row: int(Fraction(sum(row), len(row))),
+    "ReduceProd": prod,
+    "ReduceSum": sum,
+    "ReduceSumSquare": lambda row: sum(each * each for each in row),
+}
+"""What operators make of a row of whole numbers, exactly."""
 
 
+@pytest.mark.parametrize("beyond", ["saturates", "wraps"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceMean"])
-def test_sums_beyond_a_type_that_onnx_leaves_open_are_judged_by_realistic_values_alone(
-    op: str, dtype: str, tmp_path: Path
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_whole_numbers_are_reduced_exactly_and_what_is_beyond_their_type_is_open(
+    op: str, dtype: str, beyond: str, tmp_path: Path
 ) -> None:
-    text = f"g ({dtype}[4, 5] x) => ({dtype}[4] y) {{ y = {op}<axes = [1], keepdims = 0>(x) }}"
+    axes = (
+        "y = ReduceSum<keepdims = 0>(x, axes)"
+        if op == "ReduceSum"
+        else f"y = {op}<axes = [1], keepdims = 0>(x)"
+    )
+    text = f"g ({dtype}[4, 5] x) => ({dtype}[4] y) <int64[1] axes = {{1}}> {{ {axes} }}"
     save(parse(text, opset=13), tmp_path / "model.onnx")
     region = read_region(tmp_path / "model.onnx", "npu_0", "npu")
-    wide = []
+    ends = np.iinfo(dtype)
 
-    def run(inputs: Values, off: int = 0) -> Values:
-        values = np.asarray(inputs["x"])
-        wide.append(int(np.abs(values.astype(np.float64)).max()) >= np.iinfo(dtype).max // 2)
-        return {"y": reduce_exactly(op, values) + np.asarray(off, dtype)}
+    def hold(value: int) -> int:
+        if beyond == "saturates":
+            return min(max(value, ends.min), ends.max)
+        return (value - ends.min) % 2**ends.bits + ends.min
 
-    def judge(off: int) -> bool:
-        run_off = partial(run, off=off)
-        compared, _ = compare_unit(region, run_off, ArithmeticContract(()), lambda *_: (-np.inf, np.inf))
+    def exact(inputs: Values) -> Values:
+        return {"y": np.array([hold(REDUCTIONS[op](row)) for row in inputs["x"].tolist()], dtype)}
+
+    def in_float32(inputs: Values) -> Values:
+        rounded = [int(np.float32(each)) for each in exact(inputs)["y"].tolist()]
+        return {"y": np.array([hold(each) for each in rounded], dtype)}
+
+    def off_by_one(inputs: Values) -> Values:
+        return {"y": exact(inputs)["y"] + np.asarray(1, dtype)}
+
+    def judge(run: Any) -> bool:
+        compared, _ = compare_unit(region, run, ArithmeticContract(()), lambda *_: (-np.inf, np.inf))
         return compared.within
 
-    assert judge(0)
-    assert any(wide)  # the ends of the type were asked
-    assert not judge(1)
+    assert judge(exact)
+    assert not judge(off_by_one)
+    assert op in {"ReduceL1", "ReduceL2", "ReduceMean"} or not judge(in_float32)
 
 
 def test_open_extents_are_0_in_one_sample() -> None:
