@@ -243,7 +243,7 @@ INLINE void store_line(const int_block *it, const limits *within, const accumula
     } else {
         byte made[WIDTH];
         store_reals(within, values, made);
-        copy_bytes(c, made, width);
+        copy_bytes(c, made, width % WIDTH); /* The remainder tells compilers that `made` is long enough. */
     }
 #else
     float values[WIDTH];
