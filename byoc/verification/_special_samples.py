@@ -77,6 +77,12 @@ _UNDEFINED_AT_NAN = _name(
 )
 """Operators of which ONNX does not say what they make of NaN, or whose kernels differ."""
 
+_REDUCED_POWERS: Mapping[str, int] = {
+    **dict.fromkeys(_name("ReduceL1 ReduceMean ReduceSum"), 1),
+    **dict.fromkeys(_name("ReduceL2 ReduceSumSquare"), 2),
+}
+"""Operators that add up elements, and the power that they add up. ReduceProd multiplies them."""
+
 _UNDEFINED_OF_INTEGERS = _name("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean")
 _EXACT = _MOVING | _name(
     "Abs Ceil Clip Floor Identity Max Min Neg Not Relu Round Sign Where And Or Xor Equal Greater Less "
@@ -172,6 +178,27 @@ class SpecialTraits:
                 known = exponent is not None and exponent.size
                 found *= float(np.max(np.abs(np.asarray(exponent)))) if known else 4.0
         return max(found, 1.0)
+
+    def find_most_reduced(self, name: str) -> float:
+        """Return the magnitude up to which whole numbers of an input are reduced exactly.
+
+        ONNX does not say what a sum beyond its type is, and onnxruntime, which adds in doubles, rounds
+        from 2^53 on: both are left out. Extents that are not known limit nothing.
+        """
+        types, found = self.index.types, inf
+        for number, read in self._follow(name):
+            operator, inputs = self._get_op(number), self.index.node_inputs[number]
+            reduces = operator in _REDUCED_POWERS or operator == "ReduceProd"
+            if not reduces or inputs[0] not in read or not self._is_whole(number):
+                continue
+            before, after = types.get(inputs[0]), types.get(self.index.node_outputs[number][0])
+            if before is None or after is None or not before.elements or not after.elements:
+                continue
+            count = before.elements / after.elements
+            most = min(float(np.iinfo(before.dtype).max), _MOST_OF_DOUBLES)
+            power = _REDUCED_POWERS.get(operator)
+            found = min(found, (most / count) ** (1 / power) if power else most ** (1 / count))
+        return found
 
     @property
     def divides_by_minus_one(self) -> bool:
@@ -313,6 +340,7 @@ _MOST_FLAT = 2e7
 """Operations of one run beyond which a graph is not run on special values: it would take longer than
 all else that verifies it. What adds up floats shows less, and its compiled form may be a simulator's."""
 _SUMMED_EVERY = 3  # of the elements of what is added up, so that results are not all at their ends
+_MOST_OF_DOUBLES = 2.0**53
 _LEAST_NORMAL = 1e-4  # above the denormals of float16
 _LARGEST = {
     "float16": (2 - 2.0**-10) * 2.0**15,
@@ -506,6 +534,7 @@ def _choose_finite(
         low = max(low, np.iinfo(base.dtype).min + 1)
     power = traits.find_power(name)
     most = float(np.iinfo(base.dtype).max) ** (1 / power) if power > 1 else inf
+    most = min(most, traits.find_most_reduced(name))
     if traits.is_cast_to_whole(name):
         most = min(most, 2.0**24)  # beyond, the way through a float may leave the type
     return list_special_values(dtype, max(low, -most), min(high, most)).finite

@@ -1,7 +1,8 @@
 """Parts of comparing: minimal wrong parts, errors of layers, float twins, samples of special values."""
 
-from collections.abc import Sequence
-from math import ceil, log2
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import ceil, isqrt, log2, prod
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from interpreting import NEVER, bundle_of, interpreter, right
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
-from byoc.codegen import Region
+from byoc.codegen import Region, read_region
 from byoc.errors import InputError
 from byoc.model import GraphIndex, prepare_model, to_numpy_dtype
 from byoc.reporting import make_full_verification_report
-from byoc.rules import Arithmetic
+from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
     _bundle_runs,
     _layer_probe,
     _special_check,
+    compare_unit,
     run_plain,
     verify_against,
 )
@@ -37,6 +39,7 @@ from byoc.verification._part_trials import TrialOutcome, find_shortest_wrong, mi
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._special_samples import SpecialTraits, make_empty_sample, make_special_samples
 
+Values = Mapping[str, Any]
 OFF, AGREES, UNKNOWN = TrialOutcome.WRONG, TrialOutcome.RIGHT, TrialOutcome.UNKNOWN
 
 
@@ -277,6 +280,57 @@ def test_keys_that_are_equal_in_what_a_target_computes_in_may_be_selected_in_any
         errors, allowed = run.compare(expected, actual)
         assert all(error.within for error in errors) is same
         assert bool(allowed) is same
+
+
+REDUCTIONS = {
+    "ReduceL1": lambda row: sum(map(abs, row)),
+    "ReduceL2": lambda row: isqrt(sum(each * each for each in row)),
+    "ReduceMean": lambda row: int(Fraction(sum(row), len(row))),
+    "ReduceProd": prod,
+    "ReduceSum": sum,
+    "ReduceSumSquare": lambda row: sum(each * each for each in row),
+}
+"""What operators make of a row of whole numbers, exactly."""
+
+
+@pytest.mark.parametrize("beyond", ["saturates", "wraps"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_whole_numbers_are_reduced_exactly_and_what_is_beyond_their_type_is_open(
+    op: str, dtype: str, beyond: str, tmp_path: Path
+) -> None:
+    axes = (
+        "y = ReduceSum<keepdims = 0>(x, axes)"
+        if op == "ReduceSum"
+        else f"y = {op}<axes = [1], keepdims = 0>(x)"
+    )
+    text = f"g ({dtype}[4, 5] x) => ({dtype}[4] y) <int64[1] axes = {{1}}> {{ {axes} }}"
+    save(parse(text, opset=13), tmp_path / "model.onnx")
+    region = read_region(tmp_path / "model.onnx", "npu_0", "npu")
+    ends = np.iinfo(dtype)
+
+    def hold(value: int) -> int:
+        if beyond == "saturates":
+            return min(max(value, ends.min), ends.max)
+        return (value - ends.min) % 2**ends.bits + ends.min
+
+    def exact(inputs: Values) -> Values:
+        return {"y": np.array([hold(REDUCTIONS[op](row)) for row in inputs["x"].tolist()], dtype)}
+
+    def in_float32(inputs: Values) -> Values:
+        rounded = [int(np.float32(each)) for each in exact(inputs)["y"].tolist()]
+        return {"y": np.array([hold(each) for each in rounded], dtype)}
+
+    def off_by_one(inputs: Values) -> Values:
+        return {"y": exact(inputs)["y"] + np.asarray(1, dtype)}
+
+    def judge(run: Any) -> bool:
+        compared, _ = compare_unit(region, run, ArithmeticContract(()), lambda *_: (-np.inf, np.inf))
+        return compared.within
+
+    assert judge(exact)
+    assert not judge(off_by_one)
+    assert op in {"ReduceL1", "ReduceL2", "ReduceMean"} or not judge(in_float32)
 
 
 def test_open_extents_are_0_in_one_sample() -> None:
