@@ -216,4 +216,9 @@ _TASKS: dict[str, Callable[[Outputs, Outputs], float]] = {
     "nudenet_320n": _measure_f1(_find_parts),
     "ppocr_v6_det": _compare_pixels(),
     "ppocr_v6_rec": _compare_texts,
+    "smart_turn_v3_qdq": _compare_neighbours,
+    "vit_tiny": _compare_classes,
+    "bert": _compare_neighbours,
+    "ddddocr_crnn": _compare_classes,
+    "swift_f0": _compare_pixels(1, 0.9),
 }

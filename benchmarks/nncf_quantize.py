@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-KINDS = ("fast", "full", "one-scale")
-"""With the fast bias correction, with the full one, and with the fast one and a scale for each tensor.
-
-`transformer` is beside these: the fast one with SmoothQuant, nothing rounded between products and sums.
+KINDS = ("fast", "full", "one-scale", "transformer")
+"""With the fast bias correction, with the full one, with the fast one and a scale for each tensor, and
+for transformers: the fast one with SmoothQuant, nothing rounded between products and sums.
 
 By itself NNCF gives each channel that a depthwise convolution reads a scale, which not all targets have.
 """

@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.reference
+import onnx.utils
 from model_tasks import measure_agreement
 from nncf_quantize import KINDS
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -105,9 +107,12 @@ def write_case(name: str, folder: Path) -> None:
 
 
 def _fix_shapes(name: str) -> onnx.ModelProto:
-    """Return a model of the zoo with the shapes that the samples have."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(zoo.load(name))
+    """Return a model of the zoo in floats, with the shapes that the samples have."""
+    proto = _read_floats(zoo.load(name))
+    wanted = SAMPLE_MAKERS[name].output
+    if wanted:
+        inputs = [value.name for value in proto.graph.input]
+        proto = onnx.utils.Extractor(proto).extract_model(inputs, [wanted])
     stored = {tensor.name for tensor in proto.graph.initializer}
     del proto.graph.value_info[:]
     kept = [value for value in proto.graph.input if value.name not in stored]
@@ -127,6 +132,31 @@ def _fix_shapes(name: str) -> onnx.ModelProto:
     if next(each.version for each in proto.opset_import if not each.domain) < SCALES_BY_CHANNEL:
         convert_opset(proto, SCALES_BY_CHANNEL, None)
     return onnx.shape_inference.infer_shapes(proto)
+
+
+def _read_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model without QuantizeLinear, and with weights that are stored as floats.
+
+    These weights have no more values than the integers that they came as.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    stored = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+    rounded = {node.output[0]: node for node in made.graph.node if node.op_type == "QuantizeLinear"}
+    del made.graph.node[:]
+    for node in proto.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in stored:
+            reference = onnx.reference.ReferenceEvaluator(node, opsets={"": 21})
+            values = {read: stored[read] for read in node.input if read}
+            made.graph.initializer.append(
+                onnx.numpy_helper.from_array(reference.run(None, values)[0], node.output[0])
+            )
+        elif node.op_type == "DequantizeLinear" and node.input[0] in rounded:
+            source = rounded[node.input[0]].input[0]
+            made.graph.node.append(onnx.helper.make_node("Identity", [source], [node.output[0]]))
+        elif node.output[0] not in rounded:
+            made.graph.node.append(node)
+    return made
 
 
 def _run(proto: onnx.ModelProto, samples: Sequence[Sample]) -> Outputs:
@@ -150,15 +180,15 @@ def list_operators(rules: str) -> list[str]:
     return sorted({op for rule in target.rules.ops if rule.quantized for op in rule.op})
 
 
-def measure_byoc(case: Case, rules: str, *, plain: bool) -> Figures:
+def measure_byoc(case: Case, rules: str, *, effort: str) -> Figures:
     """Return the figures of byoc's plan with all that the target takes in integers on the target.
 
-    `plain` is from ranges by minmax, as `byoc calibrate` writes them, the other from the samples.
+    Without an effort it is from ranges by minmax, as `byoc calibrate` writes them, else from samples.
     """
-    if plain:
-        given = byoc.Precision(quantize="int8", calibration=byoc.calibrate(case.path, case.samples))
+    if effort:
+        given = byoc.Precision(quantize="int8", data=case.data, effort=effort)
     else:
-        given = byoc.Precision(quantize="int8", data=case.data)
+        given = byoc.Precision(quantize="int8", calibration=byoc.calibrate(case.path, case.samples))
     start = time.process_time()
     result = byoc.partition(case.path, rules=rules, precision=given, strategy="all-supported")
     spent = time.process_time() - start
@@ -232,15 +262,16 @@ def list_quantizers(given: argparse.Namespace) -> dict[str, Callable[[Case], Fig
         f"input {noise:g} dB": partial(measure_noisy_inputs, decibels=noise) for noise in given.noise
     }
     if "byoc" in wanted:
-        found["byoc minmax"] = partial(measure_byoc, rules=given.rules, plain=True)
-        found["byoc data"] = partial(measure_byoc, rules=given.rules, plain=False)
+        for effort in ("", "quick", "normal", "thorough"):
+            found[f"byoc {effort or 'minmax'}"] = partial(measure_byoc, rules=given.rules, effort=effort)
     if "onnxruntime" in wanted:
         found["onnxruntime"] = partial(measure_onnxruntime, rules=given.rules)
     for kind in KINDS if "nncf" in wanted else ():
         found[f"nncf {kind}"] = partial(
             measure_nncf, rules=given.rules, python=given.nncf, kind=kind, limit=given.limit
         )
-    return found
+    named = given.quantizer or found
+    return {name: each for name, each in found.items() if name in named}
 
 
 def measure_or_explain(measure: Callable[[Case], Figures], case: Case) -> dict[str, Any]:
@@ -308,6 +339,12 @@ def main() -> None:
     parser.add_argument("--rules", default="dla", help="the rule file of the accelerator")
     parser.add_argument(
         "--only", choices=("byoc", "onnxruntime", "nncf"), action="append", help="only this quantizer"
+    )
+    parser.add_argument(
+        "--quantizer",
+        action="append",
+        metavar="NAME",
+        help='only the one that the table calls so, as "byoc normal" or "nncf full"',
     )
     parser.add_argument("--samples", type=int, default=64, help="so many samples are held out")
     parser.add_argument("--seed", type=int, default=77, help="the seed of those (0: the ranges')")

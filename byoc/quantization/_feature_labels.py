@@ -75,7 +75,9 @@ class Product:
 class Features:
     """Features by class: the labels of tensors, which classes are fixed, and what takes factors in.
 
-    `rescaled` are sums, each with the nodes that read it as it is.
+    `rescaled` are sums, each with the nodes that read it as it is. `divided` are the labels of tensors
+    that a sum reads divided, although what makes them cannot take factors in, by the tensor and the
+    number of the sum's node.
     """
 
     labels: dict[str, Labels]
@@ -83,6 +85,7 @@ class Features:
     absorbers: list[Absorber]
     products: list[Product]
     rescaled: dict[str, list[int]]
+    divided: dict[tuple[str, int], Labels]
 
     def is_free(self, name: str) -> bool:
         """Return whether some feature of a tensor may have a factor."""
@@ -92,9 +95,11 @@ class Features:
 def find_features(index: GraphIndex, rescalable: Callable[[str], bool] | None = None) -> Features:
     """Return the features of a main graph's tensors that may have factors.
 
-    Sums for which `rescalable` is true may have factors although what reads them needs their values.
+    Sums for which `rescalable` is true may have factors although what reads them needs their values, and
+    so may what such sums are connected with, although what makes it cannot take factors in.
     """
-    return _FeatureFinder(index, rescalable or (lambda name: False)).find()
+    finder = _FeatureFinder(index, rescalable or (lambda name: False), rescalable is not None)
+    return finder.find()
 
 
 @dataclass(eq=False)
@@ -103,6 +108,7 @@ class _FeatureFinder:
 
     index: GraphIndex
     rescalable: Callable[[str], bool]
+    divides: bool
     count: int = 0
     labels: dict[str, Labels] = field(default_factory=dict)
     same: list[Labels] = field(default_factory=list)
@@ -111,6 +117,7 @@ class _FeatureFinder:
     products: list[Product] = field(default_factory=list)
     sums: set[str] = field(default_factory=set)
     rescaled: dict[str, list[int]] = field(default_factory=dict)
+    divided: dict[tuple[str, int], Labels] = field(default_factory=dict)
 
     def find(self) -> Features:
         for number, node in enumerate(self.index.nodes):
@@ -135,6 +142,11 @@ class _FeatureFinder:
         fixed = np.zeros(int(classes.max(initial=-1)) + 1, np.bool_)
         for labels in self.fixed:
             fixed[classes[labels]] = True
+        sums = np.zeros(len(fixed), np.bool_)
+        for name in self.rescaled:
+            sums[classes[self.labels[name]]] = True
+        for labels in self.divided.values():  # for the sake of sums alone: a division takes time
+            fixed[classes[labels]] |= not sums[classes[labels]].all()
 
         def rename(labels: Labels | None) -> Labels | None:
             return None if labels is None else classes[labels]
@@ -145,6 +157,7 @@ class _FeatureFinder:
             [replace(a, inputs=rename(a.inputs), outputs=rename(a.outputs)) for a in self.absorbers],
             self.products,
             self.rescaled,
+            {key: classes[labels] for key, labels in self.divided.items()},
         )
 
     def _fix(self, name: str, number: int) -> None:
@@ -328,22 +341,27 @@ class _FeatureFinder:
     def _label_sum(self, number: int, node: NodeProto, data: list[str]) -> dict[str, Labels] | None:
         """Return the labels of a sum: those of what is added, which become the same."""
         shape = self._shape(node.output[0])
-        if shape is None or not data or any(name not in self.labels for name in data):
+        if shape is None or not data or any(self._shape(name) != shape for name in data):
             return None
-        if any(self._shape(name) != shape for name in data):
+        constants = [at for at, name in enumerate(node.input) if name and self.index.is_constant(name)]
+        if any(self.index.get_dtype(node.input[at]) != "float32" for at in constants):
             return None
-        first, *others = (self.labels[name] for name in data)
+        divided = [name for name in dict.fromkeys(data) if name not in self.labels]
+        if divided and not (self.divides and node.op_type == "Add"):
+            return None
+        if len(divided) == len(set(data)) and not constants:
+            return None  # nothing shows that features are along the last axis
+        found = {name: self.labels.get(name, self._make_labels(name)) for name in data}
+        first, *others = (labels for labels in found.values() if labels is not None)
+        last = first.reshape(-1) if first.size == first.shape[-1] == shape[-1] else None
+        if (constants or divided) and last is None:
+            return None
         for other in others:
             self._unite(first, other, shape)
-        constants = [at for at, name in enumerate(node.input) if name and self.index.is_constant(name)]
-        last = self._find_last(data[0])
-        if constants and last is None:
-            return None
-        for at in constants:
-            if self.index.get_dtype(node.input[at]) != "float32":
-                return None
-            self.absorbers.append(Absorber(number, at, None, last))
-        if not constants and node.op_type in ("Add", "Sum") and len(set(data)) == 2:
+        for name in divided:
+            self.divided[name, number] = first
+        self.absorbers += [Absorber(number, at, None, last) for at in constants]
+        if node.op_type in ("Add", "Sum") and len(set(node.input)) == 2:
             self.sums.add(node.output[0])
         return {node.output[0]: first}
 

@@ -9,7 +9,9 @@ an attention.
 
 A normalization that reads a sum needs its features as they are, so no factor can pass. There the
 integers may be those of the divided sum, and a Mul in floating point undoes the division
-(`RescaledSums`), which takes time.
+(`RescaledSums`), which takes time. In networks that normalize before each layer and not behind it,
+all sums have the same features, so they are rescaled together. What enters such a sum and cannot be
+made with its features divided, as behind a Gelu, is divided by a Mul.
 
 The size of the factors is chosen for all tensors that share features, by the noise that follows from
 uniform rounding errors, `step**2 / 12`, as in `_equalization`.
@@ -17,6 +19,7 @@ uniform rounding errors, `step**2 / 12`, as in `_equalization`.
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -195,15 +198,18 @@ def scale_features(model: Model, samples: Sequence[Mapping[str, Any]]) -> Model:
 
 @dataclass(frozen=True, eq=False)
 class RescaledSums:
-    """A float model, and the sums in it that can be in integers of divided features, the best first."""
+    """A float model, and the sums in it that can be in integers of divided features, the best first.
+
+    A group of `sums` shares its features.
+    """
 
     model: Model
     samples: Sequence[Mapping[str, Any]]
-    sums: Sequence[str]
+    sums: Sequence[tuple[str, ...]]
 
     def take(self, count: int) -> Model:
-        """Return the model with the first sums rescaled: it computes the same but for rounding."""
-        chosen = frozenset(self.sums[:count])
+        """Return the model with the first groups rescaled: it computes the same but for rounding."""
+        chosen = frozenset(chain.from_iterable(self.sums[:count]))
         if not chosen:
             return self.model
         features = find_features(self.model.index, chosen.__contains__)
@@ -216,15 +222,24 @@ _LEAST_GAIN = 1e-3  # of the signal: 30 dB below it, noise of one tensor is lost
 
 
 def find_rescaled_sums(model: Model, samples: Sequence[Mapping[str, Any]]) -> RescaledSums:
-    """Return the sums whose noise in integers falls by more than a thousandth of the signal."""
+    """Return the groups of sums whose noise falls by more than a thousandth of the signal."""
     features = find_features(model.index, lambda name: True)
     if not any(features.is_free(name) for name in features.rescaled):
         return RescaledSums(model, samples, ())
     chooser = _Chooser(model, features, _measure(model, features, samples))
     chooser.choose()
-    gains = {name: before - after for name, (before, after) in chooser.noise.items()}
-    found = [name for name, gain in gains.items() if gain > _LEAST_GAIN]
-    return RescaledSums(model, samples, sorted(found, key=lambda name: -gains[name]))
+    names = [*features.rescaled]
+    classes = [np.unique(features.labels[name]).tolist() for name in names]
+    roots = merge_groups(len(features.fixed), classes)
+    groups: dict[int, list[str]] = {}
+    for name, own in zip(names, classes, strict=True):
+        groups.setdefault(roots[own[0]], []).append(name)
+    gains = {}
+    for members in groups.values():
+        noise = [chooser.noise[name] for name in members if name in chooser.noise]
+        gains[tuple(members)] = max((before - after for before, after in noise), default=0.0)
+    found = [members for members, gain in gains.items() if gain > _LEAST_GAIN]
+    return RescaledSums(model, samples, sorted(found, key=lambda members: -gains[members]))
 
 
 def _apply_factors(model: Model, features: Features, factors: Floats) -> Model:
@@ -240,8 +255,13 @@ def _apply_factors(model: Model, features: Features, factors: Floats) -> Model:
         name = node.input[each.position]
         value = read_constant(index, name, model.folder).astype(np.float64)
         node.input[each.position] = graph.store((value * scale).astype(np.float32), f"{name}_scaled")
-    for name, readers in features.rescaled.items():
-        factor = factors[features.labels[name]]
+    scaled = [
+        (name, readers, factors[features.labels[name]]) for name, readers in features.rescaled.items()
+    ]
+    scaled += [
+        (name, [number], 1 / factors[labels]) for (name, number), labels in features.divided.items()
+    ]
+    for name, readers, factor in scaled:
         if np.all(factor == 1):
             continue
         made = graph.names.new_tensor(f"{name}_rescaled")
@@ -249,7 +269,10 @@ def _apply_factors(model: Model, features: Features, factors: Floats) -> Model:
         stored = graph.store(factor.astype(np.float32), f"{name}_factors")
         node = build_node("Mul", [name, stored], [made], graph.names.new_node(f"{name}_rescale"))
         set_metadata(node, FLOAT_KEY, "rescale")
-        graph.insert_after(index.producers[name], node)
+        if name in index.producers:
+            graph.insert_after(index.producers[name], node)
+        else:
+            graph.insert_before(min(readers), node)
         for number in readers:
             reader = changed.setdefault(number, deepcopy(index.nodes[number]))
             for position, read in enumerate(reader.input):

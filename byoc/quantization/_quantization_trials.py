@@ -433,16 +433,20 @@ class QuantizationTrials:
         return bool(self.maker.request.wide_targets)
 
     def is_worth_its_time(
-        self, one: QuantizationTrial, plain: QuantizationTrial, price: float = TIME_PRICE
+        self,
+        one: QuantizationTrial,
+        plain: QuantizationTrial,
+        price: float = TIME_PRICE,
+        most: float = 1.0,
     ) -> bool:
         """Return whether a trial has less noise than a plain one, for few enough predicted seconds.
 
-        `price` is the share of the seconds that a decibel may add.
+        `price` is the share of the seconds that a decibel may add, to `most` decibels.
         """
         if not one.is_better(plain):
             return False
         predict = self.maker.request.predict
         if predict is None:
             return True
-        limit = (1 + price * min(one.score - plain.score, 1.0)) * predict(plain.quantized.model)
+        limit = (1 + price * min(one.score - plain.score, most)) * predict(plain.quantized.model)
         return predict(one.quantized.model) <= limit

@@ -75,15 +75,17 @@ class OutputAccuracies:
         each = -10 * np.log10(np.maximum(self.noise, _LEAST_NOISE))
         return float((worst + each.mean()) / 2)
 
+    @property
+    def missing(self) -> float:
+        """The decibels that the worst output lacks to 10, over all samples."""
+        worst = float(self.noise.mean(axis=0).max()) if self.noise.size else 0.0
+        return max(0.0, _POOR + 10 * float(np.log10(max(worst, _LEAST_NOISE))))
+
     def list_warnings(self) -> list[str]:
         """Return a sentence where less than 10 dB are left of the worst output."""
-        if not self.noise.size:
+        if not self.missing:
             return []
-        shares = self.noise.mean(axis=0)
-        left = -10 * np.log10(max(float(shares.max()), _LEAST_NOISE))
-        if left >= _POOR:
-            return []
-        name = self.names[int(shares.argmax())]
+        name, left = self.names[int(self.noise.mean(axis=0).argmax())], _POOR - self.missing
         return [f"only {left:.1f} dB are left of '{name}' on the samples: --accuracy-budget keeps more"]
 
     def rate(self, name: str) -> float:

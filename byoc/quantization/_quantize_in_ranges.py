@@ -50,7 +50,10 @@ _WEIGHT_SAMPLES = 64  # that weights in blocks are rounded on
 _LEAST_SAMPLES = 8  # of a network with large tensors, of which a sample has more values
 _VALUES = 1 << 27  # of float tensors in all these samples, unless these are the fewest
 _SUM_PRICE = 0.05
-"""The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else."""
+"""The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else.
+
+Where the worst output lacks more than a decibel to 10, they may add as much for each that is missing.
+"""
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
@@ -110,19 +113,21 @@ class DataQuantizer(DataRequest):
         report_step("choose sums to rescale")
         ranges = maker.measure_ranges(best.variant, None)
         predict = partial(self._predict_floats, ranges=ranges)
-        limit = (1 + _SUM_PRICE) * predict(maker.floats)
+        most = max(1.0, best.accuracies.missing)
+        limit = (1 + _SUM_PRICE * most) * predict(maker.floats)
         count = bisect_right(
             range(1, len(found.sums) + 1), limit, key=lambda each: predict(found.take(each))
         )
         if not count:
             return trials
         step = [_EQUALIZED] if not best.variant.equalized else []
-        variant = best.variant.extend(steps=[*step, _RESCALED.format(count)])
+        sums = sum(map(len, found.sums[:count]))
+        variant = best.variant.extend(steps=[*step, _RESCALED.format(sums)])
         rescaled = QuantizationTrials(
             VariantMaker(self, found.take(count), maker.samples), trials.expected, trials.clock
         )
         tried = rescaled.add(replace(variant, equalized=True))
-        return rescaled if rescaled.is_worth_its_time(tried, best, _SUM_PRICE) else trials
+        return rescaled if rescaled.is_worth_its_time(tried, best, _SUM_PRICE, most) else trials
 
     def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
         """Return trials of a model with channels in groups instead, where that is worth its time."""

@@ -339,9 +339,11 @@ def descend(weights: Float64Array, start: Float64Array, products: Float64Array) 
                 column = first + number
                 old = found[:, :, column]
                 best = old + local[:, :, number] / diagonal[:, np.newaxis, column]
-                new = np.clip(np.rint(best), low, high)
-                local -= (new - old)[:, :, np.newaxis] * inside[:, np.newaxis, number]
-                found[:, :, column] = new
+                change = np.clip(np.rint(best), low, high) - old
+                group, row = np.nonzero(change)  # few, after the first sweep
+                steps = change[group, row, np.newaxis]
+                local[group, row, number + 1 :] -= steps * inside[group, number, number + 1 :]
+                found[:, :, column] += change
             slopes -= np.matmul(found[:, :, part] - before, moments[:, part])
         if np.array_equal(before_sweep, found):
             break

@@ -1,16 +1,21 @@
-"""A prompt in pieces: several calls in place of one that no variant takes."""
+"""A prompt in pieces: several calls in place of one that no variant takes, and what was read of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from byoc._dataclasses import dataclass
-from byoc.model import StatePair, evaluate_dim
+from byoc._dataclasses import dataclass, field
+from byoc.errors import InputError
+from byoc.model import Dim, StatePair, evaluate_dim
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
-from byoc.runtime._variant_session import VariantSession
+from byoc.runtime._variant_session import FittedInputs, VariantSession
+
+MOST_LOOKING_AHEAD = 1e-3
+"""Of the effect of a token on itself: roundings are far below, a mean over all tokens is above."""
 
 
 @dataclass(frozen=True)
@@ -96,24 +101,30 @@ class PromptAxes:
     def plan_sizes(self, state: StageValues) -> list[int]:
         """Return the sizes of pieces, in their order, that take the least predicted time behind a state.
 
-        Of those that take as long the fewest; nothing where the variants read no such pieces. This is
-        Dijkstra's shortest path, over the numbers of tokens that are read.
+        Of those that take as long the fewest; nothing where the variants read no such pieces.
         """
         name, axis = self.length
-        past = np.shape(state[name])[axis]
+        return self.plan(np.shape(state[name])[axis])[1]
+
+    def plan(self, past: int) -> tuple[float, list[int]]:
+        """Return the predicted seconds and the sizes of the pieces that take least behind `past` tokens.
+
+        Infinity and nothing where the variants read no such pieces. This is Dijkstra's shortest path,
+        over the numbers of tokens that are read.
+        """
         queue: list[tuple[float, int, int, tuple[int, ...]]] = [(0.0, 0, 0, ())]
         seen: set[int] = set()
         while queue:
             seconds, calls, done, sizes = heappop(queue)
             if done == self.count:
-                return [*sizes]
+                return seconds, [*sizes]
             if done in seen:
                 continue
             seen.add(done)
             for size, form in self._list_next(past + done, self.count - done):
                 path = (seconds + form.seconds, calls + 1, done + size, (*sizes, size))
                 heappush(queue, path)
-        return []
+        return np.inf, []
 
     def _list_next(self, past: int, left: int) -> Iterator[tuple[int, PieceForm]]:
         """Yield sizes of the next piece with the variant that reads it.
@@ -146,40 +157,65 @@ class PromptAxes:
     def cut_first(self, inputs: StageValues, size: int) -> dict[str, Any]:
         """Return the inputs of the first `size` tokens as of a sequence that begins with them.
 
-        Where there are fewer, the last of them is repeated.
+        Where there are fewer, the last of them is repeated. No token is masked: one that attends to
+        none attends to all alike, also to those behind it.
         """
         found = dict(inputs)
         for axes in (self.tokens, self.so_far):
             for name, own in axes.items():
                 for axis in own:
                     found[name] = np.take(found[name], range(size), axis, mode="clip")
-        return found
+        return unmask(found, self.so_far)
 
-    def change_last(self, piece: StageValues) -> dict[str, Any]:
-        """Return the inputs of some tokens with others for the last of them, which are as valid."""
-        found = dict(piece)
-        for name, axes in self.tokens.items():
-            value = np.array(piece[name])
-            for axis in axes:
-                last = np.moveaxis(value, axis, 0)[-1]
-                last[...] = np.where(last > 0, last - 1, last + 1)
-            found[name] = value
-        return found
+    def select_piece(
+        self,
+        session: VariantSession,
+        inputs: StageValues,
+        state: StageValues,
+        done: int,
+        planned: Sequence[int],
+    ) -> tuple[int, FittedInputs]:
+        """Return a number of next tokens with the variant that takes them: as planned, or the largest.
 
-    def measure_looking_ahead(self, one: StageValues, other: StageValues, size: int) -> float:
-        """Return the change of outputs for earlier tokens as a share of the change for the last one.
-
-        `one` and `other` are outputs for `size` tokens without a past, of which the last one differs. A
-        causal model gives 0.
+        Raises InputError where none does: then the smallest says why.
         """
-        share = 0.0
-        for name, axis in self.outputs.items():
-            moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
-            earlier, last = (
-                float(part.max(initial=0.0)) for part in (moved[: size - 1], moved[size - 1 :])
-            )
-            share = max(share, earlier / (last or 1.0))
-        return share
+        sizes = [*planned, *(min(size, self.count - done) for size in self.sizes)]
+        refusals = {}
+        for size in dict.fromkeys(sizes):
+            try:
+                return size, session.select({**self.cut(inputs, done, size), **state})
+            except InputError as error:
+                refusals[size] = error
+        raise refusals[min(refusals)]
+
+    def require_causal(
+        self,
+        session: VariantSession,
+        inputs: StageValues,
+        make_state: Callable[[StageValues], StageValues],
+    ) -> None:
+        """Raise InputError unless what the model makes of a token depends on none behind it.
+
+        It is run on first tokens without a past, with the last of them changed: what it makes of the
+        others has to stay. Where a variant takes no fewer tokens than the prompt has, these are more.
+        """
+        for size in sorted({2, *self.sizes} - {1}) if self.outputs else ():
+            piece = self.cut_first(inputs, size)
+            state = make_state(piece)
+            if not session.takes({**piece, **state}):
+                continue
+            others = change_last(piece, self.tokens)
+            one, other = (session.run({**each, **state}) for each in (piece, others))
+            if measure_looking_ahead(one, other, self.outputs, size) > MOST_LOOKING_AHEAD:
+                raise InputError(
+                    "the prompt is longer than variants take, and cannot be read in pieces: what the "
+                    "model makes of a token depends on those behind it"
+                )
+            return
+        raise InputError(
+            "no variant takes the prompt, and none shows by the outputs for two tokens without a past "
+            "whether the model reads it in pieces: give its tokens one by one"
+        )
 
     def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of all calls as those of one; of one without tokens those of the last."""
@@ -189,6 +225,40 @@ class PromptAxes:
             else value
             for name, value in parts[-1].items()
         }
+
+
+def unmask(piece: StageValues, masks: Collection[str]) -> dict[str, Any]:
+    """Return inputs with the largest element everywhere in masks: 1, or 0 where 0 is added to scores."""
+    found = {name: np.full_like(piece[name], np.max(piece[name])) for name in masks}
+    return {**piece, **found}
+
+
+def change_last(piece: StageValues, tokens: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Return the inputs of some tokens with others for the last of them, which are as valid."""
+    found = dict(piece)
+    for name, axes in tokens.items():
+        value = np.array(piece[name])
+        for axis in axes:
+            last = np.moveaxis(value, axis, 0)[-1]
+            last[...] = np.where(last > 0, last - 1, last + 1)
+        found[name] = value
+    return found
+
+
+def measure_looking_ahead(
+    one: StageValues, other: StageValues, axes: Mapping[str, int], size: int
+) -> float:
+    """Return the change of values for earlier tokens as a share of the change for the last one.
+
+    `one` and `other` are of `size` tokens without a past, of which the last one differs, along `axes`.
+    A causal model gives 0.
+    """
+    share = 0.0
+    for name, axis in axes.items():
+        moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
+        earlier, last = (float(part.max(initial=0.0)) for part in (moved[: size - 1], moved[size - 1 :]))
+        share = max(share, earlier / (last or 1.0))
+    return share
 
 
 def _get_extent(session: Session, name: str, axis: int) -> int | None:
@@ -255,3 +325,184 @@ def _find_varying_axes(session: VariantSession, name: str) -> list[int] | None:
         for axis, extents in enumerate(zip(*shapes, strict=True))
         if len({*extents}) > 1 or not (isinstance(extents[0], int) or extents[0] in told)
     ]
+
+
+# What a state was made of, so that a sequence that begins alike need not be read again.
+
+_MOST_PARTS = 64
+"""Arrays of one input that are kept apart; more are joined."""
+
+
+def find_token_axes(dims: Mapping[str, Sequence[Dim]]) -> dict[str, int]:
+    """Return the open axes of inputs besides that of the rows, by the stated extents of inputs.
+
+    They have an entry for each token of a call, or each one so far. Nothing where an input has several.
+    """
+    rows = {each[0] for each in dims.values() if len(each) > 1}
+    found = {
+        name: [
+            axis
+            for axis, dim in enumerate(each)
+            if isinstance(dim, str) and (axis > 0 or (len(each) == 1 and dim not in rows))
+        ]
+        for name, each in dims.items()
+    }
+    if any(len(axes) > 1 for axes in found.values()):
+        return {}
+    return {name: axes[0] for name, axes in found.items() if axes}
+
+
+def cut_tokens(
+    inputs: StageValues, axes: Mapping[str, int], places: range, whole: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return inputs with the entries of some tokens alone; the last stands for those that there are not.
+
+    Those of `whole` stay as they are.
+    """
+    cut = {name: axis for name, axis in axes.items() if name in inputs and name not in whole}
+    found = {name: np.take(inputs[name], places, axis, mode="clip") for name, axis in cut.items()}
+    return {**inputs, **found}
+
+
+def pays_behind(
+    session: Session | VariantSession,
+    pairs: Mapping[str, StatePair],
+    count: int,
+    inputs: StageValues,
+    behind: StageValues,
+) -> bool:
+    """Return whether plans predict that reading behind `count` tokens takes no more than reading all.
+
+    Where no variants show it, it does.
+    """
+    if isinstance(session, Session):
+        return True
+    whole, rest = (PromptAxes.find(session, each, pairs) for each in (inputs, behind))
+    return whole is None or rest is None or rest.plan(count)[0] <= whole.plan(0)[0]
+
+
+@dataclass(eq=False)
+class TokensRead:
+    """Copies of the inputs of a sequence's calls, from which `count` entries of a state follow.
+
+    `parts` are those of inputs with an entry for each token, which together are `[rows, tokens, ...]`, a
+    mask of all tokens so far among them; `kept` are inputs that were the same in each call. `so_far`
+    says of inputs whether they had all tokens so far in a call, once a call showed it.
+    """
+
+    count: int = 0
+    parts: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    kept: dict[str, NDArray[Any]] = field(default_factory=dict)
+    so_far: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that were read."""
+        return len(next(iter(self.parts.values()))[0]) if self.parts else 0
+
+    def is_so_far(
+        self, name: str, axes: Mapping[str, int], list_dims: Callable[[str], Sequence[Dim]]
+    ) -> bool:
+        """Return whether an input has an entry for each token so far, as a mask mostly has.
+
+        A call behind others showed it; before there was one names and extents say so.
+        """
+        if name in self.so_far:
+            return self.so_far[name]
+        dims = {other: list_dims(other)[axis] for other, axis in axes.items()}
+        alike = any(dim == dims[name] for other, dim in dims.items() if other != name)
+        return "mask" in name.lower() and not alike
+
+    def copy(self) -> "TokensRead":
+        """Return another that is added to by itself."""
+        parts = {name: [*own] for name, own in self.parts.items()}
+        return TokensRead(self.count, parts, dict(self.kept), dict(self.so_far))
+
+    def add(self, inputs: StageValues, axes: Mapping[str, int]) -> bool:
+        """Note the inputs of a call; return whether the state still follows from what is noted.
+
+        `axes` are those with an entry for each token of the call, or for each one so far.
+        """
+        given = _list_columns(inputs, axes)
+        kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
+        new = min((value.shape[1] for value in given.values()), default=0)
+        if not self.count:
+            self.parts = {name: [value.copy()] for name, value in given.items()}
+            self.kept, self.count = kept, new
+            return new > 0 and len({value.shape[:2] for value in given.values()}) == 1
+        if not new or not self._has_same(given, kept):
+            return False
+        for name, value in given.items():
+            held = self.parts[name]
+            if value.shape[0] != held[0].shape[0] or value.shape[2:] != held[0].shape[2:]:
+                return False
+            self.so_far[name] = value.shape[1] != new
+            if value.shape[1] == new:
+                held.append(value.copy())
+                if len(held) > _MOST_PARTS:
+                    self._join(name)
+            elif np.array_equal(value[:, :-new], self._join(name)):
+                self.parts[name] = [value.copy()]
+            else:
+                return False
+        self.count += new
+        return True
+
+    def cut(self, count: int) -> "TokensRead":
+        """Return what was read of the first `count` tokens."""
+        parts = {name: [self._join(name)[:, :count]] for name in self.parts}
+        return TokensRead(count, parts, dict(self.kept), self.so_far) if count else TokensRead()
+
+    def take(self, rows: Sequence[int]) -> "TokensRead":
+        """Return what was read with row `rows[i]` as row i."""
+        parts = {name: [self._join(name)[[*rows]]] for name in self.parts}
+        return TokensRead(self.count, parts, dict(self.kept), self.so_far)
+
+    def match(self, inputs: StageValues, axes: Mapping[str, int]) -> tuple[int, list[int]]:
+        """Return how many first tokens each row of a whole sequence has in common with a row that was
+        read, and that row: the one that has most of them, of several the one in the same place."""
+        given = _list_columns(inputs, axes)
+        kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
+        if not self.count or not self._has_same(given, kept):
+            return 0, []
+        held = {name: self._join(name) for name in given}
+        if any(value.shape[2:] != held[name].shape[2:] for name, value in given.items()):
+            return 0, []
+        counts, chosen = [], []
+        for row in range(len(next(iter(given.values())))):
+            alike = [
+                min(_count_alike(value[row], held[name][other]) for name, value in given.items())
+                for other in range(self.rows)
+            ]
+            counts.append(max(alike))
+            same_place = row < len(alike) and alike[row] == max(alike)
+            chosen.append(row if same_place else alike.index(max(alike)))
+        return min(counts), chosen
+
+    def _has_same(self, given: StageValues, kept: Mapping[str, NDArray[Any]]) -> bool:
+        """Return whether inputs are those of the calls, and what is `kept` is the same."""
+        same = given.keys() == self.parts.keys() and kept.keys() == self.kept.keys()
+        return same and all(np.array_equal(value, self.kept[name]) for name, value in kept.items())
+
+    def _join(self, name: str) -> NDArray[Any]:
+        """Return the entries of all tokens, as one array from then on."""
+        held = self.parts[name]
+        if len(held) > 1:
+            held[:] = [np.concatenate(held, axis=1)]
+        return held[0]
+
+
+def _list_columns(inputs: StageValues, axes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    """Return inputs with entries for tokens as `[rows, tokens, ...]`; one without rows has one."""
+    given = {name: np.asarray(inputs[name]) for name in axes if name in inputs}
+    return {
+        name: np.moveaxis(value, axes[name], 1) if value.ndim > 1 else value[None]
+        for name, value in given.items()
+    }
+
+
+def _count_alike(one: NDArray[Any], other: NDArray[Any]) -> int:
+    """Return how many first entries of two arrays are the same."""
+    most = min(len(one), len(other))
+    equal = (one[:most] == other[:most]).reshape(most, -1).all(axis=1)
+    return most if equal.all() else int(equal.argmin())

@@ -1,7 +1,7 @@
 """A session with state: inputs that take what outputs gave in the last call, as a decoder's cache."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,18 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
-from byoc.runtime._prompt_pieces import PromptAxes
-from byoc.runtime._session import Session, SessionCalls
+from byoc.runtime._prompt_pieces import (
+    MOST_LOOKING_AHEAD,
+    PromptAxes,
+    TokensRead,
+    change_last,
+    cut_tokens,
+    find_token_axes,
+    measure_looking_ahead,
+    pays_behind,
+    unmask,
+)
+from byoc.runtime._session import Session, SessionCalls, read_tensors
 from byoc.runtime._stage_program import StageValues
 from byoc.runtime._state_binding import (
     KeptState,
@@ -28,9 +38,6 @@ from byoc.runtime._state_binding import (
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import FittedInputs, VariantSession
 from byoc.samples import describe_mismatch, read_npz, restore_dtype, write_npz
-
-# Of the effect of a token on itself: roundings are far below, a mean over all tokens is above.
-_MOST_LOOKING_AHEAD = 1e-3
 
 
 class StatefulSession(SessionCalls):
@@ -63,6 +70,7 @@ class StatefulSession(SessionCalls):
         self._sizes: dict[str, int] = {}
         self._held_sizes: dict[str, int] = {}
         self._is_causal = False  # as far as is known
+        self._read: TokensRead | None = TokensRead()  # None where it is not known what the state holds
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
@@ -122,15 +130,101 @@ class StatefulSession(SessionCalls):
         if not self._has_begun:
             self._begin(inputs)
         before = {name: np.shape(value) for name, value in self._state.items()}
+        read, self._read = self._read, None  # as long as the call has not ended
         try:
             if isinstance(self._session, VariantSession):
-                return self._go_on_in_pieces(self._session, inputs, trace)
-            return self._go_on(inputs, trace)
+                found = self._go_on_in_pieces(self._session, inputs, trace)
+            else:
+                found = self._go_on(inputs, trace)
         except InputError as error:
             misuse = self._find_misuse(inputs, before)
             if not misuse:
                 raise
             raise InputError(misuse) from error
+        if read is not None and self._token_axes and read.add(inputs, self._token_axes):
+            self._read = read
+        return found
+
+    def resume(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+        """Read a whole sequence, but for its first tokens that the state holds, and return the outputs.
+
+        `inputs` are those of a call on all tokens with an empty state. They are compared with what the
+        state was made of: tokens, and masks or positions where the model has them. The state keeps what
+        each row shares with one of its rows, at most all but the last token, and the others are read in
+        one call, whose outputs are returned. The sequence begins anew where nothing is shared, plans of
+        variants predict that reading all takes less, a token depends on those behind it, after an error,
+        and behind values that `reset` got. Raises InputError as a call, and where tokens do not show.
+        """
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"resume takes inputs by name, not {type(inputs).__name__}")
+        if not self._token_axes:
+            raise InputError(
+                "no input has an entry for each token along an open extent: reset() and call"
+            )
+        inputs = read_tensors(inputs)
+        shapes = {name: np.shape(inputs[name]) for name in self._token_axes if name in inputs}
+        has_ranks = all(len(shape) == len(self._list_dims(name)) for name, shape in shapes.items())
+        counts = {name: shapes[name][self._token_axes[name]] for name in shapes} if has_ranks else {}
+        if len({*counts.values()}) > 1:
+            told = ", ".join(f"'{name}' {count}" for name, count in counts.items())
+            raise InputError(
+                f"resume takes the inputs of all tokens of a sequence; their lengths: {told}"
+            )
+        behind = self._keep_shared(inputs, min(counts.values(), default=0))
+        if behind is not None:
+            with suppress(InputError):  # as of an operator that reads several tokens only at first
+                return self.run(behind, trace)
+        self.reset()
+        return self.run(inputs, trace)
+
+    def _keep_shared(self, inputs: StageValues, total: int) -> StageValues | None:
+        """Cut the state back to what `total` tokens share, and return those behind; None for all."""
+        read, axes = self._read, self._token_axes
+        if total < 2 or read is None or not self._holds(read.count):
+            return None
+        shared, rows = read.match(inputs, axes)
+        count = min(shared, total - 1)
+        if count < 1:
+            return None
+        so_far = {name for name in axes if read.is_so_far(name, axes, self._list_dims)}
+        behind = cut_tokens(inputs, axes, range(count, total), so_far)
+        pays = pays_behind(self._session, self._pairs, count, inputs, behind)
+        if not pays or not (self._is_causal or self._shows_causal(inputs, so_far)):
+            return None
+        try:
+            if count < read.count:
+                self.truncate(count)
+            if rows != [*range(read.rows)]:
+                self.reorder(rows)
+        except InputError:  # a state that does not grow, or a batch that is fixed
+            return None
+        return behind
+
+    def _holds(self, count: int) -> bool:
+        """Return whether each state that grows has `count` entries, as one with a window has not."""
+        state = self._state if self._has_begun else self._initial
+        axes = {name: self._find_open_axis(name) for name in self._pairs}
+        return self._max_length is not None or all(
+            axis is None or np.shape(state.get(name, ()))[axis : axis + 1] == (count,)
+            for name, axis in axes.items()
+        )
+
+    def _shows_causal(self, inputs: StageValues, so_far: Collection[str]) -> bool:
+        """Return whether the state of a token depends on none behind it, by two runs on two tokens."""
+        piece = unmask(cut_tokens(inputs, self._token_axes, range(2)), so_far)
+        others = change_last(piece, {n: [a] for n, a in self._token_axes.items() if n not in so_far})
+        empty = [
+            StatefulSession(self._session, (*self._pairs.values(),), self._max_length) for _ in "12"
+        ]
+        try:
+            for session, each in zip(empty, (piece, others), strict=True):
+                session.run(each)
+        except InputError:
+            return False
+        axes = {name: axis for name in self._pairs if (axis := self._find_open_axis(name)) is not None}
+        share = measure_looking_ahead(empty[0].state, empty[1].state, axes, 2)
+        self._is_causal = share <= MOST_LOOKING_AHEAD
+        return self._is_causal
 
     def _go_on_in_pieces(
         self, session: VariantSession, inputs: StageValues, trace: Trace | None
@@ -149,13 +243,16 @@ class StatefulSession(SessionCalls):
         else:
             return self._run_variant(session, fitted, trace)
         if not self._is_causal:
-            self._require_causal(session, axes, inputs)
+            axes.require_causal(
+                session, inputs, lambda piece: {n: self._make_value(n, piece) for n in self._pairs}
+            )
+            self._is_causal = True
         planned = axes.plan_sizes(self._state)
         parts: list[dict[str, Any]] = []
         done = 0
         while done < axes.count:
             try:
-                size, fitted = self._select_piece(session, axes, inputs, done, planned[:1])
+                size, fitted = axes.select_piece(session, inputs, self._state, done, planned[:1])
                 planned = planned[1:] if planned[:1] == [size] else []
                 parts.append(self._run_variant(session, fitted, trace))
             except InputError as error:
@@ -163,51 +260,6 @@ class StatefulSession(SessionCalls):
                 raise InputError(f"{where}{error}") from error
             done += size
         return axes.join(parts)
-
-    def _select_piece(
-        self,
-        session: VariantSession,
-        axes: PromptAxes,
-        inputs: StageValues,
-        done: int,
-        planned: Sequence[int],
-    ) -> tuple[int, FittedInputs]:
-        """Return a number of next tokens with the variant that takes them: as planned, or the largest.
-
-        Raises InputError where none does: then the smallest says why.
-        """
-        sizes = [*planned, *(min(size, axes.count - done) for size in axes.sizes)]
-        refusals = {}
-        for size in dict.fromkeys(sizes):
-            try:
-                return size, session.select({**axes.cut(inputs, done, size), **self._state})
-            except InputError as error:
-                refusals[size] = error
-        raise refusals[min(refusals)]
-
-    def _require_causal(self, session: VariantSession, axes: PromptAxes, inputs: StageValues) -> None:
-        """Raise InputError unless what the model makes of a token depends on none behind it.
-
-        It is run on first tokens without a past, with the last of them changed: what it makes of the
-        others has to stay. Where a variant takes no fewer tokens than the prompt has, these are more.
-        """
-        for size in sorted({2, *axes.sizes} - {1}) if axes.outputs else ():
-            piece = axes.cut_first(inputs, size)
-            state = {name: self._make_value(name, piece) for name in self._pairs}
-            if not session.takes({**piece, **state}):
-                continue
-            one, other = (session.run({**each, **state}) for each in (piece, axes.change_last(piece)))
-            if axes.measure_looking_ahead(one, other, size) > _MOST_LOOKING_AHEAD:
-                raise InputError(
-                    "the prompt is longer than variants take, and cannot be read in pieces: what the "
-                    "model makes of a token depends on those behind it"
-                )
-            self._is_causal = True
-            return
-        raise InputError(
-            "no variant takes the prompt, and none shows by the outputs for two tokens without a past "
-            "whether the model reads it in pieces: give its tokens one by one"
-        )
 
     def _run_variant(
         self, session: VariantSession, fitted: FittedInputs, trace: Trace | None
@@ -254,13 +306,19 @@ class StatefulSession(SessionCalls):
                 raise InputError(f"input '{name}' is {length} long, at most {most} is allowed")
             initial[name] = np.array(value)
         self._initial, self._state, self._has_begun = initial, {}, False
+        self._read = None if initial else TokensRead()
 
     def fork(self) -> "StatefulSession":
         """Return a session on the same bundle that goes on from a copy of this state."""
         other = StatefulSession(self._session, tuple(self._pairs.values()), self._max_length)
-        other.reset(self.state)
+        other._set_known(self.state, self._read and self._read.copy())
         other._is_causal = self._is_causal
         return other
+
+    def _set_known(self, state: StageValues, read: TokensRead | None) -> None:
+        """Go on from a state that was made of some tokens, where they are known."""
+        self.reset(state)
+        self._read = read
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` positions of the state, so that the last tokens are taken back.
@@ -275,8 +333,10 @@ class StatefulSession(SessionCalls):
                 raise InputError(f"input '{name}' does not grow: a fork() keeps what it was")
             if length not in range(value.shape[axis] + 1):  # nor a fraction
                 raise InputError(f"a length of {length}: the state has {value.shape[axis]}")
+            if self._read is not None and length > self._read.count > 0:  # the rest of a buffer
+                raise InputError(f"a length of {length}: the state has {self._read.count}")
             state[name] = value[(*[slice(None)] * axis, slice(int(length)))]
-        self.reset(state)
+        self._set_known(state, self._read and self._read.cut(int(length)))
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Make row i of the state what row `rows[i]` was, as where beams are chosen.
@@ -292,7 +352,7 @@ class StatefulSession(SessionCalls):
             if missing:
                 raise InputError(f"no row {missing[0]}: the state has {count}")
             state[name] = np.take(value, [int(row) for row in rows], axis)
-        self.reset(state)
+        self._set_known(state, self._read and self._read.take([int(row) for row in rows]))
 
     def save(self, path: str | Path) -> None:
         """Write the state to an .npz file, the arrays by names of inputs; `load` goes on from it.
@@ -462,6 +522,10 @@ class StatefulSession(SessionCalls):
     def _inner_types(self) -> Mapping[str, TensorType]:
         assert isinstance(self._base, Session)
         return find_inner_types(self._base)
+
+    @cached_property
+    def _token_axes(self) -> dict[str, int]:
+        return find_token_axes({name: self._list_dims(name) for name in self.inputs})
 
     @cached_property
     def _open_extents(self) -> list[tuple[str, int, str]]:

@@ -313,7 +313,7 @@ def test_sums_are_rescaled_before_a_normalization() -> None:
     model, given = make_block(), make_samples(8)
     assert scale_features(model, given).index.producers.keys() == model.index.producers.keys()
     sums = find_rescaled_sums(model, given)
-    assert sums.sums == ["s"]
+    assert sums.sums == [("s",)]
     assert sums.take(0) is model
     found = sums.take(1)
     check_same(model, found)
@@ -326,3 +326,64 @@ def test_sums_are_rescaled_before_a_normalization() -> None:
         assert mul.name not in made.units
         noise.append(snr(values(model, given[0])["y"], values(made.model, given[0])["y"]))
     assert noise[1] > noise[0] + 6
+
+
+ENTRANCES = {
+    "an input": ([], "x"),
+    "a function": ([make_node("Sigmoid", ["x"], ["f"])], "f"),
+    "a function and a constant for each feature": (
+        [make_node("Sigmoid", ["x"], ["f"]), make_node("Add", ["f", "row"], ["e"])],
+        "e",
+    ),
+    "a function and a constant for each token": (
+        [make_node("Sigmoid", ["x"], ["f"]), make_node("Add", ["f", "table"], ["e"])],
+        "e",
+    ),
+    "a product": ([make_node("MatMul", ["x", "square"], ["e"])], "e"),
+}
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_residual_sums_of_normalization_before_layers_are_rescaled_together(entrance: str) -> None:
+    """What enters the sums takes the factors in, or a Mul divides it; each normalization has its own."""
+    before, first = ENTRANCES[entrance]
+    down = draw(21, 8, WIDTH) * np.where(np.arange(WIDTH) == 5, 200.0, 1.0).astype(np.float32)
+    nodes, stream = [*before], first
+    for n in range(3):
+        nodes += [
+            make_node("LayerNormalization", [stream, "ones"], [f"h{n}"], axis=-1),
+            make_node("MatMul", [f"h{n}", "w"], [f"u{n}"]),
+            make_node("Relu", [f"u{n}"], [f"a{n}"]),
+            make_node("MatMul", [f"a{n}", f"down{n}"], [f"d{n}"]),
+            make_node("Add", [f"d{n}", stream], [f"s{n}"]),
+        ]
+        stream = f"s{n}"
+    nodes += [
+        make_node("LayerNormalization", [stream, "ones"], ["z"], axis=-1),
+        make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    stored = {f"down{n}": down for n in range(3)} | {"ones": np.ones(WIDTH, np.float32)}
+    tables = {
+        "row": draw(31, WIDTH),
+        "table": draw(32, 1, TOKENS, WIDTH),
+        "square": draw(33, WIDTH, WIDTH),
+    }
+    model, given = build(nodes, STORED | stored | tables), make_samples(8)
+    sums = find_rescaled_sums(model, given)
+    if entrance == "a product":  # the first normalization reads the features of what is no sum
+        assert not sums.sums
+        return
+    (group,) = sums.sums
+    assert {"s0", "s1", "s2"} <= {*group}
+    found = sums.take(1)
+    check_same(model, found)
+    muls = [node.input[0] for node in found.index.nodes if node.op_type == "Mul"]
+    assert sorted(muls) == sorted([*group, "x" if entrance == "an input" else "f"])
+    noise = [
+        snr(
+            values(model, given[0])["y"],
+            values(quantize(one, [target()], ranges(one, given)).model, given[0])["y"],
+        )
+        for one in (model, found)
+    ]
+    assert noise[1] > noise[0] + 3

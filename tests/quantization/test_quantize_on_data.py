@@ -9,12 +9,12 @@ import pytest
 from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 from onnx.helper import make_node
 from quantizing import built, form, network, quantize, ranges, samples, snr, target, values, weights
 
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import Model, prepare_model
 from byoc.quantization import (
     Precision,
     Range,
@@ -465,3 +465,33 @@ def test_less_than_ten_decibels_are_warned_of() -> None:
         "only 7.0 dB are left of 'y' on the samples: --accuracy-budget keeps more"
     ]
     assert replace(accuracies, noise=np.full((2, 2), 0.09)).list_warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("behind", "largest"),
+    [
+        ([make_node("MatMul", ["p", "v"], ["y"])], 0.04),
+        ([make_node("Transpose", ["p"], ["t"]), make_node("MatMul", ["v", "t"], ["y"])], 0.04),
+        ([make_node("MatMul", ["p", "w"], ["y"])], 1.0),
+        ([make_node("Identity", ["p"], ["y"])], 1.0),
+        ([make_node("MatMul", ["p", "v"], ["m"]), make_node("Add", ["m", "p"], ["y"])], 1.0),
+    ],
+)
+def test_weights_of_attentions_alone_keep_the_range_that_was_measured(
+    behind: list[NodeProto], largest: float
+) -> None:
+    """Answers may be surer than on the samples; weights that mix values over many keys are small."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [make_node("Softmax", ["x"], ["p"], axis=-1), *behind],
+        "g",
+        [value("x", 1, [8, 8]), value("v", 1, [8, 8])],
+        [value("y", 1, [8, 8])],
+        [numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    index, measured = (
+        prepare_model(model, "m.onnx", None).index,
+        Ranges("minmax", 1, "", {"p": Range(0.0, 0.04)}),
+    )
+    assert fix_ranges(index, measured).tensors["p"] == Range(0.0, largest)
