@@ -7,13 +7,13 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import byoc.memory.arena
 import byoc.memory.reading
 import byoc.memory.report
 import byoc.rules
 from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.console import format_count, format_share
 from byoc.errors import InputError, RequirementError, suggest_nearest
-from byoc.memory.arena import METHODS
 from byoc.model import DimensionOptions
 from byoc.support import (
     SIZE_UNITS,
@@ -241,7 +241,7 @@ def _check_convention(name: str) -> str:
 
 
 def _check_method(name: str) -> str:
-    return _check_choice("method", (*METHODS, byoc.memory.report.STRIPED), name)
+    return _check_choice("method", (*byoc.memory.arena.METHODS, byoc.memory.report.STRIPED), name)
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,8 @@ class MemoryPlanOptions(DimensionOptions):
         "exact",
         "how that plan is made; `striped` asks for a picture of striped execution.",
         Flag(
-            f"How that plan is made: {', '.join(METHODS)}, or striped for the picture.",
+            "How that plan is made: no-reuse, best-fit, by-size, reordered, exact, or striped for the "
+            "picture.",
             read=_check_method,
         ),
     )

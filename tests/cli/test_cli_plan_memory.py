@@ -13,6 +13,8 @@ from helpers.cutting import CHAIN, HOST_ONLY, cut
 from helpers.support import Ran, parse, region_names
 
 from byoc.bundle import open_bundle
+from byoc.memory.arena import METHODS
+from byoc.memory.reading import CONVENTIONS
 from byoc.pipeline import partition
 from byoc.quantization import Precision
 
@@ -296,3 +298,9 @@ def test_what_is_refused(byoc: Cli, options: list[str], code: int, said: str) ->
 
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
+
+
+def test_its_help_names_all_methods_and_conventions(byoc: Cli) -> None:
+    text = "".join(byoc("plan-memory", "--help").out.split())  # lines break at hyphens
+    assert f":{','.join(CONVENTIONS)}." in text
+    assert f":{','.join(METHODS)},orstriped" in text
