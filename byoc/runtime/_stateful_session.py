@@ -153,22 +153,24 @@ class StatefulSession(SessionCalls):
         each row shares with one of its rows, at most all but the last token, and the others are read in
         one call, whose outputs are returned. The sequence begins anew where nothing is shared, plans of
         variants predict that reading all takes less, a token depends on those behind it, after an error,
-        and behind values that `reset` got. Raises InputError as a call does, and where the inputs do not
-        show their tokens.
+        and behind values that `reset` got. Raises InputError as a call, and where tokens do not show.
         """
-        inputs = read_tensors(inputs)
-        axes = self._token_axes
-        counts = {name: np.shape(inputs[name])[axis] for name, axis in axes.items() if name in inputs}
-        if not counts:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"resume takes inputs by name, not {type(inputs).__name__}")
+        if not self._token_axes:
             raise InputError(
                 "no input has an entry for each token along an open extent: reset() and call"
             )
+        inputs = read_tensors(inputs)
+        shapes = {name: np.shape(inputs[name]) for name in self._token_axes if name in inputs}
+        has_ranks = all(len(shape) == len(self._list_dims(name)) for name, shape in shapes.items())
+        counts = {name: shapes[name][self._token_axes[name]] for name in shapes} if has_ranks else {}
         if len({*counts.values()}) > 1:
             told = ", ".join(f"'{name}' {count}" for name, count in counts.items())
             raise InputError(
                 f"resume takes the inputs of all tokens of a sequence; their lengths: {told}"
             )
-        behind = self._keep_shared(inputs, min(counts.values()))
+        behind = self._keep_shared(inputs, min(counts.values(), default=0))
         if behind is not None:
             with suppress(InputError):  # as of an operator that reads several tokens only at first
                 return self.run(behind, trace)
@@ -178,7 +180,7 @@ class StatefulSession(SessionCalls):
     def _keep_shared(self, inputs: StageValues, total: int) -> StageValues | None:
         """Cut the state back to what `total` tokens share, and return those behind; None for all."""
         read, axes = self._read, self._token_axes
-        if read is None or not self._holds(read.count):
+        if total < 2 or read is None or not self._holds(read.count):
             return None
         shared, rows = read.match(inputs, axes)
         count = min(shared, total - 1)

@@ -218,6 +218,16 @@ def test_inputs_that_do_not_show_their_tokens_are_one_sentence(
         "resume takes the inputs of all tokens of a sequence; their lengths: 'input_ids' 1, "
         "'attention_mask' 4, 'position_ids' 1"
     )
+    no_rank = {**name_inputs([[5]]), "input_ids": np.array([5])}
+    for inputs, said in (
+        ([5], r"^resume takes inputs by name, not list$"),
+        ({}, r"^missing input 'input_ids'"),
+        (name_inputs([[]]), r"^input 'input_ids' is empty"),
+        (no_rank, r"^input 'input_ids' is int64\[1\], the model takes"),
+    ):
+        session.resume(name_inputs([[1, 2, 3]]))
+        with pytest.raises(InputError, match=said):
+            session.resume(inputs)
     text = "sum (float[2, 3] x, float[2, 3] old) => (float[2, 3] new) { new = Add (x, old) }"
     cut(parse(text), tmp_path / "b", **QUICK)
     session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
