@@ -86,14 +86,14 @@ GROUPS = {
             "Draw a bundle's report for a browser: one file, no network.",
         ),
         "package": (
-            "_package_verb:app",
+            "_export_verbs:app",
             "Put several models, for several devices, into one package.",
         ),
         "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
         "trust": ("_kept_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
-        "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
+        "export-c": ("_export_verbs:export_c", "Write a model or a bundle as a C program."),
         "make-driver": (
-            "_export_verb:make_driver",
+            "_export_verbs:make_driver",
             "Make the driver in C that runs a bundle's regions.",
         ),
         "cache": ("_kept_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),

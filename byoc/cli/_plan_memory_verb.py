@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,8 +20,10 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.console import format_count, format_quantity, print_line
-from byoc.memory.scratchpad import ScratchpadPlan
 from byoc.support import keywords_of
+
+if TYPE_CHECKING:
+    from byoc.memory.scratchpad import ScratchpadPlan
 
 
 @take_options(reporting.MemoryPlanOptions)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.packaging._package import PackagedModel, list_packaged_models, package
+    from byoc.packaging._package import package
     from byoc.packaging._together import PlacedTogether, partition_together
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -3,6 +3,8 @@
 `byoc calibrate` writes it, and a user may edit it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -10,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
+import byoc.samples
 from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.model import DimensionOptions
 from byoc.quantization._calibrators import (
@@ -20,7 +23,6 @@ from byoc.quantization._calibrators import (
     Range,
     Ranges,
 )
-from byoc.samples import NO_PREPROCESSING, Inputs, Preprocessing
 from byoc.support import (
     Flag,
     StrictModel,
@@ -41,7 +43,7 @@ DEFAULT_METHOD = "minmax"
 class CalibrationOptions(DimensionOptions):
     """All choices of a calibration."""
 
-    data: str | Path | Iterable[Inputs] = field(
+    data: str | Path | Iterable[byoc.samples.Inputs] = field(
         metadata=declare(
             "a folder of samples (arrays or images), the word `random`, or samples: arrays by the names "
             "of the inputs.",
@@ -95,8 +97,8 @@ class CalibrationOptions(DimensionOptions):
         "graph that are not constant.",
         Flag("Calibrate this one; all unless given.", Syntax.LIST, ("--tensor",), "NAME"),
     )
-    images: Preprocessing = declare_field(
-        NO_PREPROCESSING, "normalization of pixels, if the data is images."
+    images: byoc.samples.Preprocessing = declare_field(
+        byoc.samples.NO_PREPROCESSING, "normalization of pixels, if the data is images."
     )
     progress: Callable[[str], None] | None = declare_field(
         None, "called with a line of text at each step."
@@ -146,7 +148,7 @@ class _Channels(StrictModel):
     high: Annotated[list[_Number], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _check_consistency(self) -> "_Channels":
+    def _check_consistency(self) -> _Channels:
         if len(self.low) != len(self.high):
             raise ValueError(f"{len(self.low)} values of 'low' and {len(self.high)} of 'high'")
         if not all(map(_is_real, (*self.low, *self.high))):
@@ -178,7 +180,7 @@ class _Entry(StrictModel):
     axis: Annotated[int, Field(strict=True)] | None = None
 
     @model_validator(mode="after")
-    def _check_consistency(self) -> "_Entry":
+    def _check_consistency(self) -> _Entry:
         problems = list(_find_range_problems(self) if self.scale is None else _find_scale_problems(self))
         if problems:
             raise ValueError("; ".join(problems))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from byoc.reporting._estimates import format_conditions, format_promises
     from byoc.reporting._explain import Explanation, compute_gains, explain
     from byoc.reporting._explanation_document import make_explanation_document, print_explanation
-    from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
+    from byoc.reporting._memory_plans import describe_convention, plan_memory
     from byoc.reporting._remedies import RemedyFinder
     from byoc.reporting._report_document import (
         collect_plan_notes,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from byoc.reporting._requirements import (
         ExplainOptions,
+        MemoryPlanOptions,
         Requirements,
         check_requirements,
         list_missed,

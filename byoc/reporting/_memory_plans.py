@@ -1,8 +1,7 @@
 """`byoc.plan_memory`: the activation memory of a model, or of a bundle as a whole and by region."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -10,15 +9,12 @@ from onnx.inliner import inline_local_functions
 
 import byoc.bundle
 from byoc import zoo
-from byoc._dataclasses import KW_ONLY, dataclass, replace
-from byoc.codegen import SIZE_UNITS, parse_size
+from byoc._dataclasses import replace
 from byoc.console import format_quantity
-from byoc.errors import InputError, suggest_nearest
-from byoc.memory.arena import METHODS
-from byoc.memory.reading import CONVENTIONS, find_quantized_groups
+from byoc.errors import InputError
+from byoc.memory.reading import find_quantized_groups
 from byoc.memory.report import (
     STRIPED,
-    MemoryOptions,
     MemoryReport,
     draw_plan,
     draw_striped,
@@ -26,7 +22,6 @@ from byoc.memory.report import (
     render_svg,
 )
 from byoc.model import (
-    DimensionOptions,
     Dimensions,
     Model,
     list_open_dims,
@@ -35,107 +30,8 @@ from byoc.model import (
     unshare_dequantize,
 )
 from byoc.planning import find_sizes
-from byoc.support import Flag, Syntax, declare_field, report_step, take_keywords, write_text
-
-
-def read_size(text: int | str) -> int:
-    """Return a size in bytes from a number or a text such as `512KiB`. Raises ValueError."""
-    try:
-        found = parse_size(str(text))
-    except ValueError:
-        found = 0
-    if not found:
-        units = f"with {', '.join(SIZE_UNITS)} or no unit behind it"
-        raise ValueError(f"'{text}': a whole number above 0 is expected, {units}, such as 512KiB")
-    return found
-
-
-def _check_choice(what: str, known: Collection[str], name: str) -> str:
-    if name not in known:
-        there = f"there are {', '.join(known)}"
-        raise ValueError(f"no {what} is named '{name}'{suggest_nearest(name, known)}: {there}")
-    return name
-
-
-_check_convention = partial(_check_choice, "convention", tuple(CONVENTIONS))
-_check_method = partial(_check_choice, "method", (*METHODS, STRIPED))
-
-
-@dataclass(frozen=True)
-class MemoryPlanOptions(DimensionOptions):
-    """All choices of a memory plan."""
-
-    _: KW_ONLY
-    size: int | str | None = declare_field(
-        None,
-        "the bytes of memory there are, or a text such as `512KiB`.",
-        Flag("The memory there is, such as 512KiB.", metavar="BYTES", read=read_size),
-    )
-    alignment: int = declare_field(
-        1,
-        "sizes are rounded up to this many bytes.",
-        Flag("Sizes are rounded up to this many bytes.", Syntax.INTEGER, minimum=1),
-    )
-    convention: str = declare_field(
-        "C",
-        "what counts in the plan reported in full: `A`, `B`, `C` or `D`, see docs/memory.md.",
-        Flag(
-            f"What counts as memory in the plan that is shown step by step: {', '.join(CONVENTIONS)}.",
-            read=_check_convention,
-        ),
-    )
-    method: str = declare_field(
-        "exact",
-        "how that plan is made; `striped` asks for a picture of striped execution.",
-        Flag(
-            f"How that plan is made: {', '.join(METHODS)}, or {STRIPED} for the picture.",
-            read=_check_method,
-        ),
-    )
-    time_limit: float = declare_field(
-        10.0,
-        "the most seconds for each plan, counted by steps; then the best that was found is taken.",
-        Flag("Counted seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
-    )
-    fused: bool | None = declare_field(
-        None,
-        "an operator between DequantizeLinear and QuantizeLinear is one step with them, in integers; "
-        "unless given it is in regions of a bundle, but for `striped` pictures, and nowhere else.",
-        Flag(
-            "An operator between DequantizeLinear and QuantizeLinear is a step in integers; "
-            "the default in regions of a bundle.",
-            Syntax.ON_OFF,
-        ),
-    )
-    striped: bool = declare_field(
-        True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
-    )
-    variant: str | None = declare_field(
-        None,
-        "the name of the variant to plan, of a bundle with several.",
-        Flag("The variant to plan, of a bundle with several.", metavar="NAME"),
-    )
-    picture: str | Path | None = declare_field(
-        None,
-        "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "
-        "after it.",
-        Flag("Write a picture of that plan; of a bundle, several.", Syntax.PATH, ("--svg",), "FILE"),
-    )
-
-    def make_settings(self) -> MemoryOptions:
-        """Return the settings of a report. Raises InputError for a size or name that is none."""
-        try:
-            return MemoryOptions(
-                convention=CONVENTIONS[_check_convention(self.convention)],
-                method="exact" if _check_method(self.method) == STRIPED else self.method,
-                alignment=self.alignment,
-                time_limit=self.time_limit,
-                size=None if self.size is None else read_size(self.size),
-                striped=self.striped or self.method == STRIPED,
-            )
-        except ValueError as error:
-            raise InputError(str(error)) from None
-
+from byoc.reporting._requirements import MemoryPlanOptions
+from byoc.support import report_step, take_keywords, write_text
 
 _NOT_FUSED = (
     "floating point between DequantizeLinear and QuantizeLinear is counted; --fused counts the integers "

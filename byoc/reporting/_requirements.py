@@ -1,18 +1,30 @@
-"""Options of reports: the requirements that a result must meet, and the choices of an explanation."""
+"""Options of reports: requirements of a result, and the choices of an explanation and a memory plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import byoc.memory.reading
+import byoc.memory.report
 import byoc.rules
 from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.console import format_count, format_share
-from byoc.errors import InputError, RequirementError
+from byoc.errors import InputError, RequirementError, suggest_nearest
+from byoc.memory.arena import METHODS
 from byoc.model import DimensionOptions
-from byoc.support import Flag, Panel, Syntax, check_types, declare, declare_field
+from byoc.support import (
+    SIZE_UNITS,
+    Flag,
+    Panel,
+    Syntax,
+    check_types,
+    declare,
+    declare_field,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from byoc.bundle import Report
@@ -203,3 +215,107 @@ class ExplainOptions(DimensionOptions):
         "examine only nodes of this operator.",
         Flag("Only nodes of this operator, with all that was tried."),
     )
+
+
+def read_size(text: int | str) -> int:
+    """Return a size in bytes from a number or a text such as `512KiB`. Raises ValueError."""
+    try:
+        found = parse_size(str(text))
+    except ValueError:
+        found = 0
+    if not found:
+        units = f"with {', '.join(SIZE_UNITS)} or no unit behind it"
+        raise ValueError(f"'{text}': a whole number above 0 is expected, {units}, such as 512KiB")
+    return found
+
+
+def _check_choice(what: str, known: Collection[str], name: str) -> str:
+    if name not in known:
+        there = f"there are {', '.join(known)}"
+        raise ValueError(f"no {what} is named '{name}'{suggest_nearest(name, known)}: {there}")
+    return name
+
+
+def _check_convention(name: str) -> str:
+    return _check_choice("convention", byoc.memory.reading.CONVENTIONS, name)
+
+
+def _check_method(name: str) -> str:
+    return _check_choice("method", (*METHODS, byoc.memory.report.STRIPED), name)
+
+
+@dataclass(frozen=True)
+class MemoryPlanOptions(DimensionOptions):
+    """All choices of a memory plan."""
+
+    _: KW_ONLY
+    size: int | str | None = declare_field(
+        None,
+        "the bytes of memory there are, or a text such as `512KiB`.",
+        Flag("The memory there is, such as 512KiB.", metavar="BYTES", read=read_size),
+    )
+    alignment: int = declare_field(
+        1,
+        "sizes are rounded up to this many bytes.",
+        Flag("Sizes are rounded up to this many bytes.", Syntax.INTEGER, minimum=1),
+    )
+    convention: str = declare_field(
+        "C",
+        "what counts in the plan reported in full: `A`, `B`, `C` or `D`, see docs/memory.md.",
+        Flag(
+            "What counts as memory in the plan that is shown step by step: A, B, C, D.",
+            read=_check_convention,
+        ),
+    )
+    method: str = declare_field(
+        "exact",
+        "how that plan is made; `striped` asks for a picture of striped execution.",
+        Flag(
+            f"How that plan is made: {', '.join(METHODS)}, or striped for the picture.",
+            read=_check_method,
+        ),
+    )
+    time_limit: float = declare_field(
+        10.0,
+        "the most seconds for each plan, counted by steps; then the best that was found is taken.",
+        Flag("Counted seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
+    )
+    fused: bool | None = declare_field(
+        None,
+        "an operator between DequantizeLinear and QuantizeLinear is one step with them, in integers; "
+        "unless given it is in regions of a bundle, but for `striped` pictures, and nowhere else.",
+        Flag(
+            "An operator between DequantizeLinear and QuantizeLinear is a step in integers; "
+            "the default in regions of a bundle.",
+            Syntax.ON_OFF,
+        ),
+    )
+    striped: bool = declare_field(
+        True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
+    )
+    variant: str | None = declare_field(
+        None,
+        "the name of the variant to plan, of a bundle with several.",
+        Flag("The variant to plan, of a bundle with several.", metavar="NAME"),
+    )
+    picture: str | Path | None = declare_field(
+        None,
+        "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "
+        "after it.",
+        Flag("Write a picture of that plan; of a bundle, several.", Syntax.PATH, ("--svg",), "FILE"),
+    )
+
+    def make_settings(self) -> byoc.memory.report.MemoryOptions:
+        """Return the settings of a report. Raises InputError for a size or name that is none."""
+        striped = byoc.memory.report.STRIPED
+        try:
+            return byoc.memory.report.MemoryOptions(
+                convention=byoc.memory.reading.CONVENTIONS[_check_convention(self.convention)],
+                method="exact" if _check_method(self.method) == striped else self.method,
+                alignment=self.alignment,
+                time_limit=self.time_limit,
+                size=None if self.size is None else read_size(self.size),
+                striped=self.striped or self.method == striped,
+            )
+        except ValueError as error:
+            raise InputError(str(error)) from None

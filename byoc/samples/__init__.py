@@ -19,14 +19,14 @@ if TYPE_CHECKING:
         spread_values,
         write_npz,
     )
-    from byoc.samples._image_inputs import (
-        NO_PREPROCESSING,
-        DecoderInputs,
-        Preprocessing,
-        find_decoder_inputs,
-    )
+    from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
     from byoc.samples._input_sizes import explain_sizes
-    from byoc.samples._input_values import find_domains, sample_inputs
+    from byoc.samples._input_values import (
+        DecoderInputs,
+        find_decoder_inputs,
+        find_domains,
+        sample_inputs,
+    )
     from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
     from byoc.samples._sample_source import (
         Inputs,

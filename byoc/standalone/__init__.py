@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from byoc.standalone._model_driver import make_driver, write_model_driver
     from byoc.standalone._several_programs import export_c
     from byoc.standalone._verify_program import (
-        ProgramOutput,
         ProgramVerification,
         list_programs,
         verify_program,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from byoc._dataclasses import dataclass, field
+from byoc._dataclasses import dataclass, field, replace
 from byoc.bundle import PROGRAM_FILE, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
@@ -29,12 +29,17 @@ from byoc.standalone._source_text import (
     CODE_SUFFIXES,
     WEIGHTS_FILE,
     ByteOrder,
-    OpenText,
     ProgramForm,
+    ProgramText,
     ProgramWeights,
+    SharedText,
+    describe_tensors,
+    format_noise,
+    list_noise,
     make_sample_file,
     rename_program,
     write_model_text,
+    write_run_text,
 )
 from byoc.support import (
     CODEGENS,
@@ -187,14 +192,14 @@ class PlannedProgram:
     """A program before it is written: its graph, its steps in order, and the drivers of its regions.
 
     `overruled` is as in `ExportedProgram`. With open dimensions graph and steps are those of the
-    largest sizes, `opened` has all, and `weights` the constants that they read.
+    largest sizes, `text` has all, and `weights` the constants that they read.
     """
 
     graph: ProgramGraph
     steps: ProgramSteps
     drivers: Sequence[DriverSources]
     overruled: tuple[str, ...] = ()
-    opened: OpenText | None = None
+    text: ProgramText | None = None
     weights: ProgramWeights | None = None
 
     @classmethod
@@ -207,15 +212,15 @@ class PlannedProgram:
         kinds = dict.fromkeys(graph.index.nodes[number].op_type for number in steps.overruled)
         return cls(defined or graph, steps, drivers, () if defined else tuple(kinds))
 
-    @property
-    def arena(self) -> ArenaPlan:
-        """The plan of the arena, the largest where there are several."""
-        return self.opened.plan if self.opened else self.steps.plan
+    def write_text(self, weights: ProgramWeights) -> ProgramText:
+        """Return the text of the steps, whose constants are added to the weights."""
+        return self.text or _write_text(self.graph, self.steps, weights)
 
     def add_weights(self, weights: ProgramWeights) -> None:
         """Add all constants to weights that several programs have in common."""
         form = ProgramForm({each.name: each.abi for each in self.drivers})
-        write_model_text(self.graph, self.steps, weights, form)
+        text = self.write_text(weights)
+        write_model_text(self.graph, text, self.steps.threads, weights, form)
 
     def write(
         self, folder: Path, options: ExportOptions, shared: ProgramWeights | None = None
@@ -226,23 +231,46 @@ class PlannedProgram:
         drivers where they run. All constants are in these already.
         """
         weights = shared or self.weights or ProgramWeights(cast(ByteOrder, options.byte_order))
-        contents = _make_files(self, weights, options, shared is not None)
+        text = self.write_text(weights)
+        contents = _make_files(self, text, weights, options, shared is not None)
         write_files(folder, contents, None if shared else weights)
         steps, digest = self.steps, hashlib.sha256(contents[PROGRAM_FILE]).digest()
         return ExportedProgram(
             folder,
-            self.arena.size,
-            self.arena.bound,
+            text.plan.size,
+            text.plan.bound,
             weights.size,
             len(steps.steps),
             sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
             len(self.graph.regions),
             sign_folder(folder, digest, kind="program"),
-            self.opened.tried if self.opened else steps.proof.tried,
-            self.opened.not_proven if self.opened else steps.proof.not_proven,
+            text.tried,
+            text.not_proven,
             overruled=self.overruled,
-            combinations=self.opened.combinations if self.opened else 1,
+            combinations=text.combinations,
         )
+
+
+def _write_text(graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights) -> ProgramText:
+    """Return the text of a program whose dimensions have one size each."""
+    inputs, outputs = list(graph.sample), list(graph.expected)
+    run = write_run_text(graph, steps, SharedText(weights), inputs, outputs)
+    return ProgramText(
+        ranges={},
+        combinations=1,
+        header="",
+        includes='#include "nodes.h"\n' if steps.functions else "",
+        tensors=describe_tensors(graph, "model_inputs", inputs)
+        + describe_tensors(graph, "model_outputs", outputs)
+        + format_noise(list_noise(graph)),
+        run=replace(run, body=fill_template("run.c.in", {"body": run.body})),
+        files=format_functions(steps),
+        kernel_files=steps.kernel_files,
+        sample=list_sample(graph),
+        plan=steps.plan,
+        tried=steps.proof.tried,
+        not_proven=steps.proof.not_proven,
+    )
 
 
 def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
@@ -261,18 +289,21 @@ def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
 
 
 def _make_files(
-    program: PlannedProgram, weights: ProgramWeights, options: ExportOptions, is_one_of_several: bool
+    program: PlannedProgram,
+    text: ProgramText,
+    weights: ProgramWeights,
+    options: ExportOptions,
+    is_one_of_several: bool,
 ) -> dict[str, bytes]:
     """Return all files but the weights, by path from the program's folder."""
-    graph, steps, drivers, opened = program.graph, program.steps, program.drivers, program.opened
+    graph, steps, drivers = program.graph, program.steps, program.drivers
     embed, prefix = options.embed, options.prefix
     weights_file = f"../{WEIGHTS_FILE}" if is_one_of_several else WEIGHTS_FILE
     form = ProgramForm({driver.name: driver.abi for driver in drivers}, embed, weights_file)
-    text = write_model_text(graph, steps, weights, form, opened)
-    found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
-    kernel_files = opened.kernel_files if opened else steps.kernel_files
-    found |= {name: read_source(name) for name in (*kernel_files, "main.c")}
-    found |= opened.files if opened else format_functions(steps)
+    model = write_model_text(graph, text, steps.threads, weights, form)
+    found = {"model.h": model.header.encode(), "model.c": model.source.encode()}
+    found |= {name: read_source(name) for name in (*text.kernel_files, "main.c")}
+    found |= text.files
     for driver in drivers:
         folders = {file.parent for file in driver.files}
         headers = [header for folder in sorted(folders) for header in sorted(folder.glob("*.h"))]
@@ -287,11 +318,10 @@ def _make_files(
     found = rename_program(found, prefix)
     sources = [name for name in found if name.endswith((".c", ".S"))]
     has_nodes = any(name.startswith("nodes") for name in found)
-    sample = opened.sample if opened else list_sample(graph)
-    found[SAMPLE_FILE] = make_sample_file(sample, weights.order)
+    found[SAMPLE_FILE] = make_sample_file(text.sample, weights.order)
     found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix, is_one_of_several).encode()
-    arena, components = program.arena, list_components(has_nodes, drivers)
-    found |= {name: text for component in components for name, text in component.list_texts()}
+    arena, components = text.plan, list_components(has_nodes, drivers)
+    found |= {name: licence for each in components for name, licence in each.list_texts()}
     readme = format_readme(graph, arena, weights, embed, components)
     readme_bytes = readme.encode(errors="backslashreplace")  # a path that is not text
     found |= rename_program({"README.md": readme_bytes}, prefix)
@@ -312,7 +342,7 @@ def _make_files(
             },
             "libraries": libraries,
             "arena": {"bytes": arena.size, "bound": arena.bound, "proof": arena.proof},
-            "dimensions": {name: list(ends) for name, ends in opened.ranges.items()} if opened else {},
+            "dimensions": {name: list(ends) for name, ends in text.ranges.items()},
             "weights": weights.size,
             "files": sorted({*found, *(() if is_one_of_several else (WEIGHTS_FILE,))}),
         }

@@ -28,7 +28,7 @@ from byoc.standalone._proof import Proof
 from byoc.standalone._source_text import (
     KEYWORDS,
     ByteOrder,
-    OpenText,
+    ProgramText,
     ProgramWeights,
     RunText,
     SharedText,
@@ -131,8 +131,8 @@ def plan_open_program(model: Source, ranges: Ranges, options: ExportOptions) -> 
     assert largest is not None  # a range has a size
     found.reverse()
     overruled = dict.fromkeys(name for each in found for name in each.overruled)
-    opened = _describe_open(ranges, found, run)  # the last one's structures are those of all
-    return replace(largest, overruled=tuple(overruled), opened=opened, weights=shared.weights)
+    text = _describe_open(ranges, found, run)  # the last one's structures are those of all
+    return replace(largest, overruled=tuple(overruled), text=text, weights=shared.weights)
 
 
 def _require_smaller(graph: ProgramGraph, largest: ProgramGraph, title: str) -> None:
@@ -161,7 +161,7 @@ def _describe_tables(graph: ProgramGraph, number: int | None) -> str:
     )
 
 
-def _describe_open(ranges: Ranges, found: Sequence[_Combination], run: RunText) -> OpenText:
+def _describe_open(ranges: Ranges, found: Sequence[_Combination], run: RunText) -> ProgramText:
     """Return the text of all combinations, the largest last; `run` has the structures of all."""
     fields = _name_fields(ranges)
     numbers = range(len(found))
@@ -200,7 +200,7 @@ def _describe_open(ranges: Ranges, found: Sequence[_Combination], run: RunText) 
         },
     )
     files = {name: content for each in found for name, content in each.files.items()}
-    return OpenText(
+    return ProgramText(
         ranges=ranges,
         combinations=len(found),
         header=header,

@@ -211,13 +211,14 @@ class SharedText:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenText:
-    """The text of a program with open dimensions: steps for each combination of sizes, not of one run.
+class ProgramText:
+    """The text of a program's steps, for each combination of the sizes of its open dimensions.
 
-    `header` declares the sizes and `includes` the functions of nodes; `tensors` are the tables of inputs
-    and outputs, by combination; `run` has the steps of all combinations. `files` are those of functions
-    of nodes, and `sample` the inputs and outputs of all combinations, as they are stored. `plan` is the
-    largest, and its bound that of any combination. `tried` counts the functions that were proven.
+    Without `ranges` there is one combination. `header` declares the sizes and `includes` the functions
+    of nodes; `tensors` are the tables of inputs and outputs, by combination; `run` has the steps of all
+    combinations. `files` are those of functions of nodes, and `sample` the inputs and outputs of all
+    combinations, as they are stored. `plan` is the largest, and its bound that of any combination.
+    `tried` counts the functions that were proven.
     """
 
     ranges: Mapping[str, tuple[int, int]]
@@ -235,50 +236,35 @@ class OpenText:
 
 
 def write_model_text(
-    graph: ProgramGraph,
-    steps: ProgramSteps,
-    weights: ProgramWeights,
-    form: ProgramForm,
-    opened: OpenText | None = None,
+    graph: ProgramGraph, text: ProgramText, threads: int, weights: ProgramWeights, form: ProgramForm
 ) -> ModelText:
-    """Write the source of a model; its constants are added to the weights.
+    """Write the source of a model, whose constants the weights have; those of regions are added.
 
-    With `opened` its steps stand there, of several sizes, and `graph` is that of the largest. Raises
-    InputError for elements of less than a byte between host and regions.
+    `graph` is that of the largest sizes, and `threads` compute steps. Raises InputError for elements of
+    less than a byte between host and regions.
     """
-    inputs, outputs = list(graph.sample), list(graph.expected)
-    run = opened.run if opened else write_run_text(graph, steps, SharedText(weights), inputs, outputs)
+    run, plan = text.run, text.plan
     has_threads = bool(run.shares)
     regions = RegionText.write(
         graph, weights, run.calls, form.abis, form.finds_drivers, has_threads=has_threads
     )
-    threads = fill_template("threads.c.in", {"cases": run.shares}) if has_threads else ""
+    sharing = fill_template("threads.c.in", {"cases": run.shares}) if has_threads else ""
     title = describe_in_comment(graph.display_name)
-    plan = opened.plan if opened else steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
-    includes = '#include "kernels.h"\n'
-    if opened:
-        includes += opened.includes
-        tensors = opened.tensors
-    else:
-        includes += '#include "nodes.h"\n' if steps.functions else ""
-        tensors = describe_tensors(graph, "model_inputs", inputs)
-        tensors += describe_tensors(graph, "model_outputs", outputs)
-        tensors += format_noise(list_noise(graph))
     source = fill_template(
         "model.c.in",
         {
             "title": title,
             "plan": f"The plan of the arena has {plan.size} bytes, {proven}.",
-            "includes": includes,
-            "tensors": tensors,
+            "includes": '#include "kernels.h"\n' + text.includes,
+            "tensors": text.tensors,
             "structures": run.structures,
             "regions": regions.definitions,
             "identity": ", ".join(map(str, weights.identity)),
             "header": HEADER_BYTES,
-            "threads": f"\n{threads}" if threads else "",
+            "threads": f"\n{sharing}" if sharing else "",
             "opening": regions.opening,
-            "run": run.body if opened else fill_template("run.c.in", {"body": run.body}),
+            "run": run.body,
         },
     )
     embedded = f"\n#define MODEL_EMBEDDED 1\nextern const unsigned char model_weights[{weights.size}];\n"
@@ -287,18 +273,18 @@ def write_model_text(
         {
             "title": title,
             "includes": "#include <pthread.h>\n" * has_threads + regions.includes,
-            "inputs": len(inputs),
-            "outputs": len(outputs),
+            "inputs": len(graph.sample),
+            "outputs": len(graph.expected),
             "plan": plan.size,
             "weights": weights.size,
             "weights_file": form.weights_file,
             "tolerance": TOLERANCE,
             "tensors": read_source("tensors.h.in").decode(),
-            "sizes": opened.header if opened else "",
-            "given": "const model_sizes *sizes, " if opened else "",
+            "sizes": text.header,
+            "given": "const model_sizes *sizes, " if text.ranges else "",
             "embedded": embedded if form.embed else "",
             "members": regions.members,
-            "workers": _WORKERS.format(threads=steps.threads) if has_threads else "",
+            "workers": _WORKERS.format(threads=threads) if has_threads else "",
             "team": _TEAM if has_threads else "",
             "functions": regions.functions,
         },

@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import onnx
@@ -17,9 +17,9 @@ from helpers.cutting import CHAIN, UNLIKE, cut
 from helpers.support import VANILLA, Ran, parse, region_names
 from helpers.warm_processes import WarmProcesses
 
-from byoc.cli._common import _Ending, read_part
-from byoc.cli._verify_verb import print_verification
-from byoc.verification import OutputError, RegionError, Verification
+from byoc.errors import InputError
+from byoc.support import report_step
+from byoc.verification import BundleCheck, OutputError, RegionError, Verification
 
 # The weights are identities and the rest moves signs, so that every number is exact on every machine.
 NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
@@ -94,22 +94,28 @@ def test_verify(byoc: Cli, golden: Golden) -> None:
     golden("cli_verify.txt", ran.out)
 
 
+@pytest.mark.usefixtures("here")
 def test_verify_says_that_an_error_of_a_boundary_tensor_alone_adds_up(
-    capsys: pytest.CaptureFixture[str],
+    byoc: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    byoc("partition", "net.onnx", "--rules", VANILLA, "-o", "out")
     exact = OutputError("y", "float32", 0.0, 0.0, 1e-4)
     far = OutputError("t_q", "int8", 9.0, 0.06, 1.0, measure="units")
     regions = (RegionError("dla_0", (exact,)),)
-    print_verification(Verification("m.onnx", (exact,), boundary=(far,), regions=regions), "b.byoc")
-    out = capsys.readouterr().out
+
+    def print_found(*outputs: OutputError, **more: Any) -> str:
+        found = Verification("m.onnx", outputs, regions=regions, **more)
+        monkeypatch.setattr(BundleCheck, "verify", lambda *_, **__: found)
+        text: str = byoc("verify", "out").out
+        return text
+
+    out = print_found(exact, boundary=(far,))
     assert [line.split()[-2:] for line in out.splitlines() if " t_q " in line] == [["adds", "up"]]
     assert out.endswith("\nVerified: 1 output and 1 region alone within what is allowed.\n")
-    elsewhere = {"npu_0": "no NPU"}
-    print_verification(Verification("m.onnx", (exact,), regions=regions, not_here=elsewhere), "b.byoc")
+    out = print_found(exact, not_here={"npu_0": "no NPU"})
     end = "\nVerified: 1 output and 1 region alone within what is allowed; 1 region not compared.\n"
-    assert capsys.readouterr().out.endswith(end)
-    print_verification(Verification("m.onnx", (far,), boundary=(far,), regions=regions), "b.byoc")
-    out = capsys.readouterr().out
+    assert out.endswith(end)
+    out = print_found(far, boundary=(far,))
     assert [line.split()[-1] for line in out.splitlines() if " t_q " in line] == ["NO", "NO"]
     assert "Verified" not in out
 
@@ -376,8 +382,23 @@ def test_no_progress_in_a_pipe(byoc: Cli) -> None:
         ("0 of 4 done", (0, 4)),
     ],
 )
-def test_a_step_that_counts_is_a_bar(step: str, part: tuple[int, int | None]) -> None:
-    assert read_part(step) == part
+def test_a_step_that_counts_is_a_bar(
+    step: str, part: tuple[int, int | None], byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars: list[tuple[int, int | None]] = []
+
+    def stop_behind_it(*_: Any, **__: Any) -> Any:
+        report_step(step)
+        raise InputError("that is all")
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setattr(
+        "rich.progress.Progress.update",
+        lambda *_, completed, total, **__: bars.append((completed, total)),
+    )
+    monkeypatch.setattr("byoc.partition", stop_behind_it)
+    assert byoc("partition", "net.onnx", "--rules", VANILLA).code == 1
+    assert bars == [part]
 
 
 def test_progress_counts_what_is_compiled_and_compared(tmp_path: Path) -> None:
@@ -409,8 +430,15 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
     ]
 
 
-def test_a_thread_that_begins_after_the_end_says_nothing() -> None:
-    ours, theirs = socket.socketpair()
-    ours.close()
-    theirs.close()
-    _Ending().watch(ours)
+def test_a_thread_that_begins_after_the_end_says_nothing(
+    byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is the one which watches for signals while a command runs."""
+    late: list[Thread] = []
+    start = Thread.start
+    monkeypatch.setattr(
+        Thread, "start", lambda it: late.append(it) if it.name == "byoc-signals" else start(it)
+    )
+    assert byoc("zoo").code == 0
+    (watcher,) = late
+    watcher.run()

@@ -77,13 +77,7 @@ def test_planning_loads_nothing_that_writes_or_verifies() -> None:
     assert count_modules("partition", "zoo:squeezenet", "--rules", "dla.yaml") <= 260
 
 
-def _has_light_help(verb: str) -> bool:
-    # Options of `plan-memory` and `calibrate` have defaults and choices from what computes; the other
-    # verbs stand in one module with `calibrate`.
-    return verb not in {"plan-memory", "calibrate", "simplify", "zoo", "buckets"}
-
-
-@pytest.mark.parametrize("verb", list(filter(_has_light_help, VERBS)))
+@pytest.mark.parametrize("verb", VERBS)
 def test_help_loads_neither_onnx_nor_a_room_that_computes(verb: str) -> None:
     assert count_modules(verb, "--help", code=f"{_LOADED}assert 'onnx' not in sys.modules") <= 50
 
