@@ -496,7 +496,11 @@ def _list_columns(inputs: StageValues, axes: Mapping[str, int]) -> dict[str, NDA
     """Return inputs with entries for tokens as `[rows, tokens, ...]`; one without rows has one."""
     given = {name: np.asarray(inputs[name]) for name in axes if name in inputs}
     return {
-        name: np.moveaxis(value, axes[name], 1) if value.ndim > 1 else value[None]
+        name: value
+        if axes[name] == 1
+        else np.moveaxis(value, axes[name], 1)
+        if axes[name]
+        else value[None]
         for name, value in given.items()
     }
 

@@ -69,8 +69,8 @@ class StatefulSession(SessionCalls):
         self._buffers: dict[str, NDArray[Any]] = {}
         self._sizes: dict[str, int] = {}
         self._held_sizes: dict[str, int] = {}
-        self._is_causal = False  # as far as is known
-        self._read: TokensRead | None = TokensRead()  # None where it is not known what the state holds
+        self._is_causal = self._notes_tokens = False  # as far as is known; from the first `resume` on
+        self._read: TokensRead | None = None  # where it is not known what the state holds
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
@@ -141,8 +141,7 @@ class StatefulSession(SessionCalls):
             if not misuse:
                 raise
             raise InputError(misuse) from error
-        if read is not None and self._token_axes and read.add(inputs, self._token_axes):
-            self._read = read
+        self._read = read if read is not None and read.add(inputs, self._token_axes) else None
         return found
 
     def resume(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
@@ -153,7 +152,7 @@ class StatefulSession(SessionCalls):
         each row shares with one of its rows, at most all but the last token, and the others are read in
         one call, whose outputs are returned. The sequence begins anew where nothing is shared, plans of
         variants predict that reading all takes less, a token depends on those behind it, after an error,
-        and behind values that `reset` got. Raises InputError as a call, and where tokens do not show.
+        and behind what no `resume` went before. Raises InputError as a call, and where no tokens show.
         """
         if not isinstance(inputs, Mapping):
             raise InputError(f"resume takes inputs by name, not {type(inputs).__name__}")
@@ -170,6 +169,7 @@ class StatefulSession(SessionCalls):
             raise InputError(
                 f"resume takes the inputs of all tokens of a sequence; their lengths: {told}"
             )
+        self._notes_tokens = True
         behind = self._keep_shared(inputs, min(counts.values(), default=0))
         if behind is not None:
             with suppress(InputError):  # as of an operator that reads several tokens only at first
@@ -306,13 +306,13 @@ class StatefulSession(SessionCalls):
                 raise InputError(f"input '{name}' is {length} long, at most {most} is allowed")
             initial[name] = np.array(value)
         self._initial, self._state, self._has_begun = initial, {}, False
-        self._read = None if initial else TokensRead()
+        self._read = TokensRead() if self._notes_tokens and not initial else None
 
     def fork(self) -> "StatefulSession":
         """Return a session on the same bundle that goes on from a copy of this state."""
         other = StatefulSession(self._session, tuple(self._pairs.values()), self._max_length)
         other._set_known(self.state, self._read and self._read.copy())
-        other._is_causal = self._is_causal
+        other._is_causal, other._notes_tokens = self._is_causal, self._notes_tokens
         return other
 
     def _set_known(self, state: StageValues, read: TokensRead | None) -> None:
