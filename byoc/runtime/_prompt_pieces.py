@@ -449,18 +449,18 @@ class TokensRead:
         return True
 
     def cut(self, count: int) -> "TokensRead":
-        """Return what was read of the first `count` tokens."""
+        """Return the first `count` tokens that were read."""
         parts = {name: [self._join(name)[:, :count]] for name in self.parts}
         return TokensRead(count, parts, dict(self.kept), self.so_far) if count else TokensRead()
 
     def take(self, rows: Sequence[int]) -> "TokensRead":
-        """Return what was read with row `rows[i]` as row i."""
+        """Return the tokens that were read, with row `rows[i]` as row i."""
         parts = {name: [self._join(name)[[*rows]]] for name in self.parts}
         return TokensRead(self.count, parts, dict(self.kept), self.so_far)
 
     def match(self, inputs: StageValues, axes: Mapping[str, int]) -> tuple[int, list[int]]:
-        """Return how many first tokens each row of a whole sequence has in common with a row that was
-        read, and that row: the one that has most of them, of several the one in the same place."""
+        """Return the number of tokens with which all rows of a whole sequence begin as rows that were
+        read do, and these rows: for each the one that is alike furthest, of several that in its place."""
         given = _list_columns(inputs, axes)
         kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
         if not self.count or not self._has_same(given, kept):
@@ -506,7 +506,7 @@ def _list_columns(inputs: StageValues, axes: Mapping[str, int]) -> dict[str, NDA
 
 
 def _count_alike(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """Return how many first entries of two arrays are the same."""
+    """Return the number of entries at which two arrays begin alike."""
     most = min(len(one), len(other))
     equal = (one[:most] == other[:most]).reshape(most, -1).all(axis=1)
     return most if equal.all() else int(equal.argmin())

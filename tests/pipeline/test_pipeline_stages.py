@@ -1,5 +1,6 @@
 """Stages in chains: each reads what those before it made, and no state is a bag of everything."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import pairwise
@@ -13,15 +14,15 @@ from helpers.support import VANILLA, parse
 import byoc
 from byoc.errors import InputError
 from byoc.pipeline import PLANNING, PREPARATION, list_emission
-from byoc.stages import Chain, Each, Request, Resolved, Stage, _state, watch_stages
+from byoc.stages import Chain, Each, Request, Resolved, Stage, watch_stages
 
 MOST_FIELDS = 15
 
 
 def list_kinds() -> list[type]:
-    """Return the kinds of states and their parts."""
-    own = (each for each in vars(_state).values() if isinstance(each, type))
-    return [each for each in own if each.__module__ == _state.__name__]
+    """Return the kinds of states and their parts: all classes of the module that has `Request`."""
+    kinds = vars(sys.modules[Request.__module__]).values()
+    return [each for each in kinds if isinstance(each, type) and each.__module__ == Request.__module__]
 
 
 def test_no_state_and_no_part_has_more_than_15_fields() -> None:
