@@ -460,7 +460,7 @@ class TokensRead:
 
     def match(self, inputs: StageValues, axes: Mapping[str, int]) -> tuple[int, list[int]]:
         """Return the number of tokens with which all rows of a whole sequence begin as rows that were
-        read do, and these rows: for each the one that is alike furthest, of several that in its place."""
+        read do, and these rows: for each the one that is alike most, of several that in its place."""
         given = _list_columns(inputs, axes)
         kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
         if not self.count or not self._has_same(given, kept):
