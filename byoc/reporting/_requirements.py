@@ -7,9 +7,6 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import byoc.memory.arena
-import byoc.memory.reading
-import byoc.memory.report
 import byoc.rules
 from byoc._dataclasses import KW_ONLY, dataclass, field
 from byoc.console import format_count, format_share
@@ -28,6 +25,7 @@ from byoc.support import (
 
 if TYPE_CHECKING:
     from byoc.bundle import Report
+    from byoc.memory.report import MemoryOptions
 
 
 @dataclass(frozen=True)
@@ -236,12 +234,18 @@ def _check_choice(what: str, known: Collection[str], name: str) -> str:
     return name
 
 
+# The help of every verb with requirements reads this file, and does without planners of memory.
 def _check_convention(name: str) -> str:
-    return _check_choice("convention", byoc.memory.reading.CONVENTIONS, name)
+    from byoc.memory.reading import CONVENTIONS  # noqa: PLC0415 - as above
+
+    return _check_choice("convention", CONVENTIONS, name)
 
 
 def _check_method(name: str) -> str:
-    return _check_choice("method", (*byoc.memory.arena.METHODS, byoc.memory.report.STRIPED), name)
+    from byoc.memory.arena import METHODS  # noqa: PLC0415 - as above
+    from byoc.memory.report import STRIPED  # noqa: PLC0415 - as above
+
+    return _check_choice("method", (*METHODS, STRIPED), name)
 
 
 @dataclass(frozen=True)
@@ -306,17 +310,19 @@ class MemoryPlanOptions(DimensionOptions):
         Flag("Write a picture of that plan; of a bundle, several.", Syntax.PATH, ("--svg",), "FILE"),
     )
 
-    def make_settings(self) -> byoc.memory.report.MemoryOptions:
+    def make_settings(self) -> MemoryOptions:
         """Return the settings of a report. Raises InputError for a size or name that is none."""
-        striped = byoc.memory.report.STRIPED
+        from byoc.memory.reading import CONVENTIONS  # noqa: PLC0415 - as above
+        from byoc.memory.report import STRIPED, MemoryOptions  # noqa: PLC0415 - as above
+
         try:
-            return byoc.memory.report.MemoryOptions(
-                convention=byoc.memory.reading.CONVENTIONS[_check_convention(self.convention)],
-                method="exact" if _check_method(self.method) == striped else self.method,
+            return MemoryOptions(
+                convention=CONVENTIONS[_check_convention(self.convention)],
+                method="exact" if _check_method(self.method) == STRIPED else self.method,
                 alignment=self.alignment,
                 time_limit=self.time_limit,
                 size=None if self.size is None else read_size(self.size),
-                striped=self.striped or self.method == striped,
+                striped=self.striped or self.method == STRIPED,
             )
         except ValueError as error:
             raise InputError(str(error)) from None
