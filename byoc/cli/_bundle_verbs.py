@@ -284,7 +284,7 @@ def _print_bundle(opened: byoc.Bundle, verbose: bool) -> None:
     }
     room = None if verbose else _ROWS
     for title, rows in sections.items():
-        if room is not None and len(rows) > room:
+        if rows and room is not None and len(rows) > room:
             print_line(f"{title}: {format_count(len(rows), 'row')} (--verbose)")
         elif rows:
             room = None if room is None else room - len(rows) - _FRAME

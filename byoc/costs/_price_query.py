@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
-from math import inf, isnan
+from math import inf, isnan, prod
 from numbers import Real
 from types import MappingProxyType
 
@@ -326,10 +326,13 @@ def count_trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> T
         scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
         shape = index.get_shape(node.input[scanned]) if 0 <= scanned < len(node.input) else None
         axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
-        extent = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
-        extent = evaluate_dim(extent, index.planned.sizes)
-        if extent is not None:
-            return TripCount(extent)
+        # Until operator set 8 the first axis is of sequences, each with own steps, the next of steps.
+        axes = (0, 1) if index.get_opset(node) < _SCAN_WITHOUT_BATCH else (axis,)
+        if shape is not None and all(-len(shape) <= each < len(shape) for each in axes):
+            extents = [evaluate_dim(shape[each], index.planned.sizes) for each in axes]
+            known = [each for each in extents if each is not None]
+            if len(known) == len(axes):
+                return TripCount(prod(known))
     return TripCount(
         ESTIMATED_TRIPS,
         f"{describe_node(node)} counts as {ESTIMATED_TRIPS} trips, as their number is not known",

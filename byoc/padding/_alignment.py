@@ -29,7 +29,7 @@ from byoc.padding._value_bounds import ValueBounds
 
 # The exponential of less than this is rounded to 0: the logarithm of half the smallest number. In half
 # precision runtimes compute it in single precision.
-_VANISHING = {"float16": -104.0, "float32": -104.0, "double": -746.0, "float64": -746.0}
+_VANISHING = {"float16": -104.0, "float32": -104.0, "float64": -746.0}
 # Sums of floats may be off by this share of their terms, and more than by which any runtime rounds.
 _ROUNDING = 1e-3
 

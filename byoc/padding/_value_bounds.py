@@ -234,8 +234,10 @@ class ValueBounds:
         key = name, zone
         if key not in self._known:
             self._asked.append(key)
-            found = self._compute(name, zone)
-            self._asked.pop()
+            try:
+                found = self._compute(name, zone)
+            finally:  # of a RecursionError as well, which its caller catches
+                self._asked.pop()
             self._known[key] = self._bound_by_dtype(name, zone) if found is None else found
         if self._known[key] is None and self._asked:
             self._lost.setdefault(self._asked[-1], key)

@@ -241,7 +241,8 @@ class InputMaker:
         for kind in self.sizes.traced.types.values():
             if kind and kind.shape and len(kind.shape) == _IMAGE_RANK:
                 extents = list(map(draw.evaluate, kind.shape))
-                found = extents[1:3] if extents[3] in IMAGE_CHANNELS else extents[2:]
+                last = extents[3] in IMAGE_CHANNELS and extents[1] not in IMAGE_CHANNELS
+                found = extents[1:3] if last else extents[2:]
                 break
         wanted = shape[-1] if shape else 1
         return np.array((found + [1] * wanted)[:wanted])
@@ -362,7 +363,7 @@ class DecoderInputs:
         return self._make(seed, 0, length, self.kept)
 
     def make_empty_state(self, length: int) -> dict[str, NDArray[Any]]:
-        """Return the state before the first tokens: 0 along what grows, zeros elsewhere."""
+        """Return the state before the first tokens: its growing axes are empty, its values zeros."""
         made = self._make(0, 0, length, [pair.past for pair in self.pairs])
         return {name: np.zeros_like(array) for name, array in made.items()}
 

@@ -98,7 +98,7 @@ def list_options(cls: Any) -> tuple[Option, ...]:
 def find_option_problems(cls: Any, given: Mapping[str, str]) -> dict[str, str]:
     """Return the problem of each wrong option, as the end of a sentence, by option name.
 
-    Missing options are not reported. Raises TypeError as `options_of`.
+    Missing options are not reported. Raises TypeError as `list_options`.
     """
     return _find_problems({option.name: option for option in list_options(cls)}, given)
 
@@ -225,10 +225,11 @@ def select_options(  # noqa: PLR0913 - what messages say
 def read_stored_options(cls: type[T], metadata: Mapping[str, str]) -> T:
     """Return the options that an artifact was compiled with, from its metadata.
 
-    Those that execute are not read from there: they have their defaults.
+    Those that execute are not read from there: they have their defaults, and so have those that the
+    artifact's codegen did not have yet.
     """
     stored = [option.name for option in list_options(cls) if not option.executes]
-    return read_options(cls, {name: metadata[name] for name in stored})
+    return read_options(cls, {name: metadata[name] for name in stored if name in metadata})
 
 
 def format_options(options: Any) -> dict[str, str]:

@@ -445,11 +445,12 @@ def find_packaged_model(source: Path) -> PlainModel | None:
     Returns None for any other source. Raises InputError for a package without such a component, without
     a variant for onnxruntime's own processor, or with a path that leads out of it.
     """
+    if os.path.isfile(source):  # noqa: PTH113 - False for a name that the system refuses
+        return None  # a model, whatever a manifest beside it says
     for folder, component in ((source, None), (source.parent, source.name)):
         file = folder / _MANIFEST
         manifest = _read_json(file)
-        # What has the name of a model's file is not what a broken manifest beside it speaks of.
-        if manifest is None and os.path.isfile(file) and not os.path.isfile(source):  # noqa: PTH113
+        if manifest is None and os.path.isfile(file):  # noqa: PTH113 - as above
             raise InputError(f"{file}: is not the manifest of a model package: it is not JSON")
         if isinstance(manifest, dict) and {"schema_version", "components"} <= manifest.keys():
             return _find_model(folder, manifest, component)

@@ -77,6 +77,15 @@ def test_a_scan_over_an_open_axis_counts_at_its_planned_size() -> None:
     assert _count_at(graph, rows=96) == (96, "")
 
 
+def test_an_early_scan_runs_once_for_each_step_of_each_sequence() -> None:
+    graph = """g (float[3, 50, 4] x, float[3, 4] h0) => (float[3, 4] h) {
+        h, y = Scan <num_scan_inputs: int = 1, body: graph = b (float[4] a, float[4] e) =>
+            (float[4] r, float[4] t) { r = Add (a, e)
+            t = Tanh (r) }> ("", h0, x) }"""
+    index = prepare_model(parse(graph, opset=8), "m").index
+    assert count_trips(index, index.producers["h"], {}).count == 150
+
+
 def test_a_loop_in_a_body_captures_the_limit_of_the_graph_around() -> None:
     inner = """r = Loop (n, "", a) <body: graph = q (int64 j, bool e, float[4] o) =>
         (bool f, float[4] p) { f = Identity (e)

@@ -87,6 +87,15 @@ def test_lengths_and_image_sizes_are_those_of_the_other_inputs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("image", "sides"), [("1, 3, 8, 4", [8, 4]), ("1, 8, 5, 3", [8, 5]), ("1, 1, 8, 1", [8, 1])]
+)
+def test_an_image_has_its_channels_first_if_it_may(image: str, sides: list[int]) -> None:
+    made = _make(f"""g (float[{image}] image, float[1, 2] im_shape) => (float[1, 2] y) {{
+        y = Neg(im_shape) }}""")
+    assert made["im_shape"].tolist() == [sides]
+
+
+@pytest.mark.parametrize(
     ("op", "low", "high"),
     [
         *(("Log", 1e-3, np.inf), ("Sqrt", 0, np.inf), ("Acos", -1, 1), ("Neg", -9, 9)),

@@ -137,6 +137,8 @@ def test_a_rule_files_other_options_and_the_users_own_are_taken(
 
 def test_stored_options_that_execute_have_their_defaults() -> None:
     assert read_stored_options(ToolOptions, {"tool": "theirs", "level": "7"}) == ToolOptions("mine", 7)
+    older = {"tool": "theirs"}  # of a codegen that had no level yet
+    assert read_stored_options(ToolOptions, older) == ToolOptions("mine", ToolOptions().level)
     assert drop_executing_options(Tool(), {"tool": "theirs", "level": "7"}) == {"level": "7"}
     assert drop_executing_options(vendors.Tables(), {"any": "thing"}) == {"any": "thing"}
 

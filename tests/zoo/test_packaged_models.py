@@ -142,6 +142,12 @@ def test_a_package_of_another_schema_is_refused(tmp_path: Path) -> None:
         byoc.load_model(package)
 
 
+def test_a_models_own_file_is_read_beside_any_manifest(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p", {"net": {"variants": {"cpu": variant("cpu")}}})
+    write_model(package / "model.onnx")
+    assert byoc.load_model(package / "model.onnx").proto.graph.name == "product"
+
+
 def test_a_manifest_that_is_no_json_is_said(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": ')
     for source in (tmp_path, tmp_path / "net"):

@@ -239,7 +239,7 @@ class _Parser:
         while self.tokens[self.at][:2] in (("mark", "!"), ("mark", "-")):
             signs.append(self.take().text)
         kind, text, start = self.tokens[self.at]
-        if signs and signs[-1] == "-" and kind == "number" and text.isdigit():
+        if signs and signs[-1] == "-" and kind == "number" and isinstance(_read_number(f"-{text}"), int):
             # The least whole number has no positive counterpart.
             self.tokens[self.at] = _Token(kind, f"{signs.pop()}{text}", start)
         result = self.parse_postfix()
@@ -367,10 +367,10 @@ def _read_types(node: ExpressionNode, other: ExpressionNode) -> ExpressionNode:
 
 
 def _read_number(text: str) -> int | float:
-    if text.lower().startswith("0x"):
+    if text.lower().removeprefix("-").startswith("0x"):
         number = int(text, 16)
     elif text.removeprefix("-").isdigit():
-        number = int(text) if len(text) <= 20 else 1 << 64
+        number = int(text) if len(text.lstrip("-0")) <= 20 else 1 << 64  # Python refuses very long ones
     else:
         return float(text)
     if not -(1 << 63) <= number < 1 << 63:
