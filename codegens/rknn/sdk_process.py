@@ -88,7 +88,7 @@ class Network:
 
     @property
     def own_cpu(self) -> tuple[str, ...]:
-        """The operators that the chip's CPU runs, sorted."""
+        """The operators that the chip's CPU or GPU runs instead of the NPU, sorted."""
         return tuple(sorted({each.op for each in self.layers if each.target != "NPU"}))
 
     @property
@@ -114,7 +114,7 @@ class ToolkitProcess:
         # The toolkit writes files into the folder that it is started in.
         self._process = PipeProcess(python, _WORKER, _make_work_folder())
         self._unused: list[Network] = []
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()  # held while the process is looked at and asked
 
     def build(self, model: onnx.ModelProto, settings: Mapping[str, Any], timeout: float) -> Network:
         """Build a model, which holds its constants itself.
@@ -126,7 +126,8 @@ class ToolkitProcess:
             path, export = Path(folder) / "region.onnx", Path(folder) / "region.rknn"
             _write_model(model, path)
             asked = {"method": "build", "model": str(path), "settings": dict(settings)}
-            with self._lock:
+            with self.lock:
+                self._process.start()
                 answer, _ = self._ask({**asked, "export": str(export)}, (), timeout)
                 if answer["error"]:
                     raise CompileError(_find_reason(answer))
@@ -134,15 +135,15 @@ class ToolkitProcess:
                 return Network(export.read_bytes(), layers, answer["network"], self._process.life)
 
     def run(self, network: Network, arrays: Sequence[AnyArray], timeout: float) -> list[AnyArray]:
-        """Return a network's outputs on the simulator. Raises CompileError as `build` does."""
-        with self._lock:
+        """Return the outputs of a network that the process has. Raises CompileError as `build` does."""
+        with self.lock:
             answer, made = self._ask({"method": "run", "network": network.number}, arrays, timeout)
         if answer["error"]:
             raise CompileError(f"the simulator fails: {_find_reason(answer)}")
         return made
 
     def has(self, network: Network) -> bool:
-        """Return whether the process that built a network still lives."""
+        """Return whether the process that built a network still lives; for as long as `lock` is held."""
         return self._process.life == network.life
 
     def release(self, network: Network) -> None:
@@ -153,7 +154,6 @@ class ToolkitProcess:
         self, request: Mapping[str, Any], arrays: Sequence[AnyArray], timeout: float
     ) -> tuple[dict[str, Any], list[AnyArray]]:
         """Send a request, and return the answer with its arrays. The caller has the lock."""
-        self._process.start()
         try:
             while self._unused:
                 unused = self._unused.pop()
@@ -187,11 +187,13 @@ class SimulatorRun:
 
     def __call__(self, arrays: Sequence[AnyArray]) -> list[AnyArray]:
         """Return the outputs, in the order of the model. Raises CompileError."""
-        if not self._toolkit.has(self.network):
-            self._finalizer.detach()
-            self.network = self._toolkit.build(self._model, self._settings, self._timeout)
-            self._finalizer = weakref.finalize(self, self._toolkit.release, self.network)
-        return self._toolkit.run(self.network, arrays, self._timeout)
+        # A call of another thread may end the process, whose successor gives the same numbers again.
+        with self._toolkit.lock:
+            if not self._toolkit.has(self.network):
+                self._finalizer.detach()
+                self.network = self._toolkit.build(self._model, self._settings, self._timeout)
+                self._finalizer = weakref.finalize(self, self._toolkit.release, self.network)
+            return self._toolkit.run(self.network, arrays, self._timeout)
 
 
 def describe_toolkit() -> Fit:

@@ -5,6 +5,8 @@ The stand-ins know networks of one Relu. What the toolkit itself builds is tests
 
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,24 @@ def test_a_process_that_dies_in_a_run_is_an_error_and_loading_again_works(
         other({"x": draw(lost)})
 
     assert np.array_equal(run({"x": draw(kept)})["y"], compute_relu(kept, draw(kept)))
+
+
+def test_a_network_is_built_again_where_its_process_dies_while_a_call_waits(
+    toolkit: Path, tmp_path: Path
+) -> None:
+    lost, kept = (write_region(FLOATS, tmp_path, name) for name in ("lost_late", "kept"))
+    codegen = RKNN()
+    run = codegen.load(kept, codegen.compile(kept, RKNNOptions()))
+    other = codegen.load(lost, codegen.compile(lost, RKNNOptions()))
+
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(other, {"x": draw(lost)})
+        time.sleep(0.3)  # the call below waits for the one above, which ends the process
+        made = run({"x": draw(kept)})
+
+    assert np.array_equal(made["y"], compute_relu(kept, draw(kept)))
+    with pytest.raises(CompileError, match="rknn-toolkit2 crashes"):
+        ended.result()
 
 
 def test_another_network_than_the_artifacts_is_not_run(toolkit: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A stand-in for rknn-toolkit2: networks of one Relu, of float32 or of int8 with one scale.
 
 It has the methods that byoc's codegen calls, and writes files for `rknnrt.c` beside this folder. The
-name of a network's first node decides what goes wrong: `refused`, `hangs`, `crashes`, `lost`, `slow`.
+name of a network's first node decides what goes wrong: `refused`, `hangs`, `crashes`, `lost`,
+`lost_late`, `slow`.
 """
 
 import os
@@ -73,6 +74,7 @@ class RKNN:
         """Return the output; only what is not negative is let through."""
         first = self.model.graph.node[0]
         if "lost" in first.name:
+            time.sleep(1 if "late" in first.name else 0)
             os.abort()
         point = 0
         if first.op_type == "DequantizeLinear":
