@@ -198,12 +198,19 @@ def _fit(
         if rounds >= _ROUNDS:
             here = np.flatnonzero(placement.labels == 1 + number).tolist()
             constraints = constraints.without(number, dict.fromkeys(here, why))
-        elif fewer_constants and constants and arena.size < device.memory:
+        elif fewer_constants and _can_shrink(problem, placement, number, device.memory - arena.size):
             constraints = constraints.with_capacity(number, device.memory - arena.size)
         else:
             constraints = constraints.without(number, {arena.fullest_row: why})
     placement, _ = yield constraints
     return FittedPlacement(placement, constraints)
+
+
+def _can_shrink(problem: Problem, placement: Placement, number: int, room: float) -> bool:
+    """Return whether an accelerator's constants can be in less room: those that must be there can."""
+    here = placement.labels == 1 + number
+    kept = math.fsum(problem.memory[here & problem.must, number])
+    return kept <= room and 0 < room and bool(problem.memory[here, number].any())
 
 
 def _find_too_full(

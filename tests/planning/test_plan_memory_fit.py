@@ -160,6 +160,13 @@ def test_room_for_constants_shrinks_or_the_fullest_unit_goes_and_the_cheaper_is_
     assert (free.placement.labels.tolist(), len(asked)) == ([1, 1, 1], 3)
 
 
+def test_constants_of_what_has_to_be_there_keep_their_room() -> None:
+    problem = pose([[500.0], [0.0]], must=[0])
+    found, asked = fit(Arenas([100, 600]), make_devices(1000), problem, place_all(problem))
+    assert {each.capacity for each in asked} == {(1000,)}  # 400 would leave no device to unit 0
+    assert found.placement.labels.tolist() == [1, 0]
+
+
 @pytest.mark.parametrize(("arena", "row"), [(4, 2), (3, 1), (0, 1)])
 def test_units_go_where_the_arena_alone_takes_all(arena: int, row: int) -> None:
     """And constants cannot get room: then the unit that runs where it is fullest goes first."""
