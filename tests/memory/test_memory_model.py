@@ -262,6 +262,10 @@ def test_a_second_row_cannot_have_a_part_of_the_first() -> None:
             "<axis = 0, new_axis = 1> (s) }",
             "test: 's' is a sequence, whose bytes only a run can tell",
         ),
+        (
+            "g (float[4] x) => (float[4] y) { o = Optional(x) y = OptionalGetElement(o) }",
+            "test: 'o' is an optional, whose bytes only a run can tell",
+        ),
     ],
 )
 def test_what_cannot_be_counted(text: str, said: str) -> None:

@@ -168,7 +168,7 @@ def _origin_of_call(
 
 # Sizes of a model's tensors, and the tensors known before it runs.
 
-# Where every extent is known they depend on nothing else.
+# They read no element of what they are given: where every extent is known they depend on nothing.
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
@@ -228,7 +228,8 @@ class TensorSizes:
         kind = self.types.get(name)
         if kind is None and name in self.index.type_protos:
             value = (self.index.type_protos[name].WhichOneof("value") or "value").removesuffix("_type")
-            raise InputError(f"{self.source}: '{name}' is a {value}, whose bytes only a run can tell")
+            form = f"an {value}" if value == "optional" else f"a {value}"
+            raise InputError(f"{self.source}: '{name}' is {form}, whose bytes only a run can tell")
         if kind is not None and kind.dtype == "string":
             raise InputError(f"{self.source}: '{name}' holds strings, whose bytes only a run can tell")
         if kind is None or kind.elements is None:
@@ -260,8 +261,8 @@ def build_stages(
     taken: set[int] = set()
     for group in groups:
         nodes = tuple(sorted(set(group) - left_out))
-        if taken.intersection(nodes):
-            raise ValueError(f"{describe_node(index.nodes[nodes[0]])} is in two groups")
+        if shared := taken.intersection(nodes):
+            raise ValueError(f"{describe_node(index.nodes[min(shared)])} is in two groups")
         taken.update(nodes)
         if nodes:
             stages.append(nodes)
@@ -289,10 +290,6 @@ def _sort_stages(index: GraphIndex, stages: Sequence[tuple[int, ...]]) -> list[t
     return [stages[number] for number in sort_topologically(before, [nodes[-1] for nodes in stages])]
 
 
-# They read no element of what they are given.
-_NO_DATA = frozenset({"Shape", "Size"})
-
-
 def find_quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
     """Return the nodes of each QDQ group of a graph, which an integer accelerator computes as one step.
 
@@ -316,7 +313,7 @@ def _find_roots(index: GraphIndex) -> dict[int, int]:
     roots: dict[int, int] = {}
     for number in reversed(range(len(index.nodes))):
         node = index.nodes[number]
-        if number in index.constant_nodes or node.op_type in _NO_DATA:
+        if number in index.constant_nodes or node.op_type in _OF_SHAPES:
             continue
         if is_qdq_node(node):
             continue
