@@ -299,7 +299,7 @@ def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]
         if len(getattr(row, key)) not in {expected, 0 if key == "memory" else expected}
     ]
     mistakes += [
-        f"{kind}[{number}]: it is of the networks or the budget, which the file does not have"
+        f"{kind}[{number}]: {_describe_stray(file, row)}"
         for kind, rows in (("units", file.units), ("tensors", file.tensors))
         for number, row in enumerate(rows)
         if _has_stray_conditions(file, row)
@@ -319,6 +319,12 @@ def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]
         return _build(file), tuple(unit.name for unit in file.units), file.margin
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _describe_stray(file: SavedProblem, row: StrictModel) -> str:
+    if file.networks and isinstance(row, SavedUnit) and row.network is None:
+        return "it is of none of the networks that the file has"
+    return "it is of the networks or the budget, which the file does not have"
 
 
 def _has_stray_conditions(file: SavedProblem, row: StrictModel) -> bool:

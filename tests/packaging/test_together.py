@@ -353,6 +353,10 @@ def test_a_problem_file_keeps_conditions(here: Path) -> None:
             "units[0]: it is of the networks or the budget, which the file does not have",
         ),
         ({"networks": []}, "units[0]: it is of the networks or the budget"),
+        (
+            {"units": [{k: v for k, v in given["units"][0].items() if k != "network"}]},
+            "units[0]: it is of none of the networks that the file has",
+        ),
         ({"engines": [{"name": "a", "shares": [1.0, 1.0]}]}, "engines[0].shares: expected 3 numbers"),
         ({"engines": [given["engines"][1]]}, "engines[0].slowed: there is no engine 'cpu'"),
         ({"engines": [{"name": "a", "shares": [1.0, 1.0, 0.0]}]}, "each device occupies an engine"),
