@@ -88,8 +88,7 @@ def find_generation_problems(content: Mapping[Any, Any], rules: RuleFile) -> Ite
 def _find_problems_of_one(changes: Mapping[Any, Any], rules: RuleFile) -> Iterator[str]:
     """Yield the mistakes in one generation that do not depend on what it is joined with."""
     kept = {key: value for key, value in changes.items() if key not in NOT_IN_GENERATIONS}
-    for key in changes.keys() - kept.keys():
-        yield f"{key}: a generation cannot change it"
+    yield from (f"{key}: a generation cannot change it" for key in changes if key not in kept)
     inherited = {f"{key}: must be given" for key in RuleFile.model_fields}
     yield from (problem for problem in validate_content(kept, RuleFile)[1] if problem not in inherited)
     yield from lint_rule_file(kept, rules)

@@ -173,6 +173,15 @@ def test_a_mistake_in_a_generation_has_its_location(
     assert complaint(f"{path}:v2" if "min_nodes" in new else path).startswith(f"npu.yaml: {sentence}")
 
 
+def test_mistakes_in_a_generation_are_in_the_order_of_the_file(rules: Path) -> None:
+    keys, held = ["target", "generation", "generations"], "v1: {}"
+    for order in (keys, keys[::-1]):
+        new = f"v1: {{{', '.join(f'{key}: t' for key in order)}}}"
+        path, held = rewrite(rules, (held, new)), new
+        places = [complaint(path).index(f"generations.v1.{key}: a generation cannot") for key in order]
+        assert places == sorted(places)
+
+
 def test_generations_are_inherited_by_name_and_one_can_be_built_on(rules: Path, tmp_path: Path) -> None:
     heir = tmp_path / "heir.yaml"
     heir.write_text(
