@@ -130,6 +130,8 @@ def test_network_without_layers_holds_its_inputs() -> None:
             "same name",
         ),
         ([], ["y"], "nothing makes the output 'y'"),
+        ([RowLayer("a", (("q", SAME_ROW),), ("z",), "reduction")], [], "'a' reads 'q'"),
+        ([RowLayer("a", (("x", SAME_ROW),), ("q",))], [], "writes 'q', which is no tensor"),
     ],
 )
 def test_network_that_fits_not_together(layers: list[RowLayer], outputs: list[str], said: str) -> None:
@@ -215,3 +217,5 @@ def test_last_rows_that_nobody_reads_are_not_computed() -> None:
 def test_tensor_without_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="tensor 'x' has no rows"):
         stripe([RowTensor("x", 0, 4)], (), ("x",), ())
+    with pytest.raises(ValueError, match="the input 'q' is no tensor"):
+        stripe([RowTensor("x", 8, 4)], (), ("q",), ())

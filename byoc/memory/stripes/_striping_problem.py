@@ -143,10 +143,12 @@ class RowNetwork:
         flat = [each.name for each in self.tensors.values() if each.rows < 1 or each.row_bytes < 0]
         if flat:
             raise ValueError(f"tensor {flat[0]!r} has no rows")
+        unknown = [name for name in self.inputs if name not in self.tensors]
+        if unknown:
+            raise ValueError(f"the input {unknown[0]!r} is no tensor")
         there = set(self.inputs)
         steps: dict[str, int] = {}
         for layer in self.layers:
-            steps[layer.name] = _count_steps(layer, self.tensors)
             missing = [name for name, _ in layer.reads if name not in there]
             if missing:
                 raise ValueError(
@@ -154,7 +156,11 @@ class RowNetwork:
                 )
             if there.intersection(layer.writes):
                 raise ValueError(f"layer {layer.name!r} writes a tensor that is there already")
+            unknown = [name for name in layer.writes if name not in self.tensors]
+            if unknown:
+                raise ValueError(f"layer {layer.name!r} writes {unknown[0]!r}, which is no tensor")
             there.update(layer.writes)
+            steps[layer.name] = _count_steps(layer, self.tensors)
         if len(steps) < len(self.layers):
             raise ValueError("two layers have the same name")
         unmade = [name for name in self.outputs if name not in there]
