@@ -158,12 +158,17 @@ class FunctionVariants:
         if not self._made:
             return
         model.functions.extend(self._made.values())
-        others = [f for f in model.functions if (f.domain, f.name) not in regions]
-        called = _called_functions(nodes) | {key for f in others for key in _called_functions(f.node)}
-        replaced = {key for key, _ in self._made} - called
-        for i in reversed(range(len(model.functions))):
-            if (model.functions[i].domain, model.functions[i].name) in replaced:
-                del model.functions[i]
+        replaced, dropped = {key for key, _ in self._made}, True
+        while dropped:  # what is dropped calls nothing any more
+            others = [f for f in model.functions if (f.domain, f.name) not in regions]
+            called = _called_functions(nodes) | {
+                key for f in others for key in _called_functions(f.node)
+            }
+            keys = [(f.domain, f.name) for f in model.functions]
+            dropped = not called.issuperset(replaced.intersection(keys))
+            for i in reversed(range(len(keys))):
+                if keys[i] in replaced - called:
+                    del model.functions[i]
 
 
 def _called_functions(nodes: Iterable[NodeProto]) -> set[FunctionKey]:
@@ -202,7 +207,7 @@ def restore_references(new: FunctionProto, function: FunctionProto, call: NodePr
 class CastRewriter:
     """Rewrites the nodes of a region; `naming` names tensors inside bodies.
 
-    `note` takes the number of a constant's values that were beyond the range of the short type.
+    `note` takes a constant's name, and how many of its values were beyond the short type's range.
     """
 
     chooser: ShortTypeChooser
