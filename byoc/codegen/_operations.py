@@ -236,7 +236,10 @@ def find_composite(model: ModelProto, domain: str, node: NodeProto) -> FunctionP
 def instantiate_body(function: FunctionProto, call: NodeProto) -> Iterator[NodeProto]:
     """Yield the nodes of a composite's function, instantiated for one call."""
     names = dict(zip(function.input, [*call.input, *[""] * len(function.input)], strict=False))
-    names |= dict(zip(function.output, call.output, strict=False))
+    read = {name for node in function.node for name in node.input}
+    for inner, outer in zip(function.output, call.output, strict=False):
+        if outer or inner not in read:  # what is read inside has a name, though the call leaves it out
+            names[inner] = outer
     names[""] = ""
     prefix = next(filter(None, call.output), call.op_type)
     for node in function.node:
