@@ -219,7 +219,7 @@ class _Scope:
         else:
             reads = [*node.input[1:], *node.input] if node.op_type == "Where" else node.input
             kind = next((self.types[name] for name in reads if self.types.get(name) in _TYPES), 0)
-        for name in node.output:
+        for name in filter(None, node.output):
             self.types.setdefault(name, kind)
 
     def list_products(self, node: NodeProto, fused: bool) -> list[_Product]:

@@ -261,6 +261,24 @@ def test_equal_types_change_no_result_and_no_other_model() -> None:
     assert use_equal_types(same, None) is same
 
 
+LEFT_OUT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int8[1,1,5,96] p, float[5,96] x) => (int8[1,1,5,96] m, int32[5,7] made) <float s = {0.5}> {
+    m = MaxPool <kernel_shape = [1, 1]> (p)
+    q = QuantizeLinear(x, s)
+    made = MatMulInteger(q, w)
+}"""
+
+
+def test_an_output_that_is_left_out_gives_no_type_to_a_zero_point_that_is() -> None:
+    weights = reach("int8", (DEPTH, COLUMNS), 18)
+    model = parse_model(LEFT_OUT)
+    model.graph.node[0].output.append("")
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    types = {each.name: each.data_type for each in use_equal_types(model, None).graph.initializer}
+    assert onnx.TensorProto.UINT8 in types.values()  # as QuantizeLinear's result
+
+
 def test_where_no_kernel_is_right_a_sentence_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KERNELS, lambda op, first, other: False)
     model, _ = make_model("MatMulInteger", [reach("uint8", (2, 8), 18), reach("int8", (8, 2), 19)], True)
