@@ -210,7 +210,7 @@ def _can_shrink(problem: Problem, placement: Placement, number: int, room: float
     """Return whether an accelerator's constants can be in less room: those that must be there can."""
     here = placement.labels == 1 + number
     kept = math.fsum(problem.memory[here & problem.must, number])
-    return kept <= room and 0 < room and bool(problem.memory[here, number].any())
+    return kept <= room and room > 0 and bool(problem.memory[here, number].any())
 
 
 def _find_too_full(

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import ModelProto, helper
 
-from byoc._dataclasses import dataclass, field
+from byoc._dataclasses import dataclass
 from byoc.bundle import (
     Bundle,
     RegionCompiler,
@@ -130,7 +130,7 @@ class CaseCompiler:
     options: Mapping[str, str]
     folder: Path
     _bundle_count: int = 0
-    _accepted_words: list[NodeWords] = field(default_factory=list)
+    _accepted_words: list[NodeWords] | None = None
 
     @cached_property
     def target(self) -> Target:
@@ -158,11 +158,12 @@ class CaseCompiler:
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes in the rules, usual ones first; only float32 where a rule accepts any."""
+        """The dtypes that rules name: the usual ones, else others; float32 and int64 for `any`."""
         rules = self.target.rules
         named = {d for rule in rules.ops for d in rule.dtype or rules.dtype if not rule.quantized}
         if not named.isdisjoint(DTYPE_NUMBERS):
-            return tuple(d for d in _PREFERRED_DTYPES if d in named)
+            usual = tuple(d for d in _PREFERRED_DTYPES if d in named)
+            return usual or tuple(d for d in DTYPE_NUMBERS if d in named)
         return ("float32", "int64") if named else ("float32",)
 
     def plan_case(self, case: Case | Model, precision: Precision) -> PlannedCase:
@@ -279,7 +280,7 @@ class CaseCompiler:
     @property
     def words(self) -> list[NodeWords]:
         """The nodes that the rules accept among those that forms are drawn with, by shape and type."""
-        if not self._accepted_words:
+        if self._accepted_words is None:
             self._accepted_words = [
                 w for d in self.dtypes for s in SHAPES if (w := self._find_words(d, s)).one_operand
             ]
