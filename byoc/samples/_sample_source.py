@@ -258,12 +258,14 @@ def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) 
     """
     left = _MAX_SAMPLES - 1
     for trial in _list_changes(maker, first):
-        if left and (runner.grade(trial) or 0) >= least:
+        if (runner.grade(trial) or 0) >= least:
             left -= 1
             yield trial
+    if not left:
+        return
     for free in _list_changed_sizes(maker, first.free):
         trial = _Trial(maker.sizes.fill(free), first.choice)
-        if left and trial.free != first.free and (runner.grade(trial) or 0) >= least:
+        if trial.free != first.free and (runner.grade(trial) or 0) >= least:
             yield trial
             return
 
