@@ -295,7 +295,9 @@ def _reduce(node: FiniteNode) -> float:
         return inf
     if node.node.operator != "ReduceMean":
         return node.get(0)
-    return node.get(0) + _require_finite(node, _product(node.get(0), *map(float, counts)))
+    return node.get(0) + _require_finite(
+        node, _product(node.get(0), *(dim for dim in counts if isinstance(dim, int)))
+    )
 
 
 def _average(node: FiniteNode) -> float:
