@@ -69,7 +69,10 @@ def report(  # noqa: PLR0913, PLR0917 - typer gives each
     ] = None,
     trust: TrustOption = False,
 ) -> None:
-    """Draw a bundle's report for a browser: one file, no network."""
+    """Draw a bundle's report for a browser: one file, no network.
+
+    With --format model-explorer it is a folder for that tool.
+    """
     if form is ReportForm.html or not output.is_dir():
         check_output(output)
     whole, _ = byoc.bundle.split_path(bundle)
@@ -108,6 +111,8 @@ def _write_explorer_files(folder: Path, files: Mapping[str, str]) -> None:
     print_line(f"Written to {folder}; pip install ai-edge-model-explorer, and then")
     print_line(f"model-explorer {graph} --node_data_paths {','.join(overlays)}")
 
+
+# `byoc inspect`: the content of a bundle.
 
 _LEVELS = {"good": "good", "warn": "fair", "bad": "POOR"}  # of accuracy
 _WIDTH = 11  # of the column of labels
@@ -149,7 +154,7 @@ def inspect(  # noqa: PLR0913 - each flag has a default
 ) -> None:
     """Show what is in a bundle: decision, regions, boundary, files.
 
-    With --fits it leaves with 6 where the bundle does not run on this machine.
+    With --fits the exit code is 6 where the bundle does not run on this machine.
     """
     if fits:
         if junit is not None or requirements != byoc.Requirements():
@@ -443,6 +448,9 @@ def _format_option(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return "" if value is None or value is False else str(value)
+
+
+# `byoc pack`: a bundle as one file.
 
 
 def pack(

@@ -1,4 +1,4 @@
-"""The verbs about a model alone: its buckets of sizes, and its simplified form."""
+"""The verbs about a model alone: `byoc zoo`, `calibrate`, `buckets` and `simplify`."""
 
 from __future__ import annotations
 
@@ -125,6 +125,9 @@ def _make_document(ranges: byoc.Ranges) -> dict[str, object]:
     }
 
 
+# `byoc buckets`: sizes of buckets for a distribution of lengths.
+
+
 @take_options(comparison.BucketOptions, first=("rules", "along", "lengths", "max_buckets"))
 def buckets(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
@@ -133,7 +136,7 @@ def buckets(
 ) -> None:
     """Choose the sizes of buckets for a distribution of lengths.
 
-    A row has the best buckets of a number, what a call takes on average, and what the last one buys.
+    Each row has the best sizes for a number of buckets, the mean time of a call, and the time saved.
     """
     with show_status(), reserve_stdout():
         choice = byoc.choose_buckets(model, **keywords_of(options, comparison.BucketOptions))

@@ -254,7 +254,7 @@ def price_parts(model: _EstimatingModel, task: Task) -> Price:
 
 def _check_seconds(seconds: float) -> float:
     if not seconds <= THOUSAND_YEARS:  # false for NaN too
-        raise ValueError("expected seconds, fewer than a thousand years have")
+        raise ValueError("expected less than a thousand years, in seconds")
     return seconds
 
 

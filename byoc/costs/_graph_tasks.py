@@ -1,4 +1,4 @@
-"""The tasks of all nodes of a graph, where equal nodes share one."""
+"""The tasks of a graph's nodes, which equal ones share, and cost models that wrap others."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -121,7 +121,7 @@ class _Wrapper:
 
 
 class _EstimatingWrapper(_Wrapper):
-    """The same of a model that makes estimates."""
+    """A `_Wrapper` of a model that makes estimates."""
 
     def estimate(self, task: Task) -> Price:
         """Return the model's estimate."""
@@ -145,7 +145,7 @@ class Priced(_Wrapper):
 
 
 class _EstimatingPriced(Priced, _EstimatingWrapper):
-    """The same of a model that makes estimates."""
+    """A `Priced` of a model that makes estimates."""
 
 
 def with_link(model: CostModel, bandwidth: float) -> CostModel:
@@ -178,7 +178,7 @@ class _WithBandwidth(_Wrapper):
 
 
 class _EstimatingWithBandwidth(_WithBandwidth, _EstimatingWrapper):
-    """The same of a model that makes estimates."""
+    """A `_WithBandwidth` of a model that makes estimates."""
 
 
 # Cost models with other values of single parameters, such as `launch` or `link.latency`.
@@ -353,7 +353,7 @@ def build_tasks(index: GraphIndex, compute: str | None = None) -> GraphTasks:
 
 
 def _find_once_read(index: GraphIndex) -> frozenset[str]:
-    """Return the tensors that one node reads alone; an elementwise one is then fused with their makers.
+    """Return the tensors that one other node reads alone; an elementwise reader is fused with the maker.
 
     Constants and graph outputs are not among them.
     """

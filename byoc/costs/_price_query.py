@@ -86,7 +86,7 @@ def price_each_node(model: CostModel, tasks: GraphTasks, free: Collection[int] =
     """
     found = [price_task(model, task) for task in tasks.distinct]
     of = tasks.task_of_node.copy()
-    of[list(free)] = len(found)
+    of[list(free)] = len(found)  # the last, which is free, as number -1 of constant nodes is
     return _select_prices(model, [*found, (FREE, "")], of)
 
 
@@ -110,8 +110,8 @@ def price_host_units(
         np.bincount(row, each.joules[nodes], len(units)).astype(np.float64),
         unknown,
         [
-            next(each.why[node] for node in unit.nodes if each.unknown[node]) if rough else ""
-            for unit, rough in zip(units, unknown.tolist(), strict=True)
+            next(each.why[node] for node in unit.nodes if each.unknown[node]) if is_unknown else ""
+            for unit, is_unknown in zip(units, unknown.tolist(), strict=True)
         ],
     )
     return prices, np.bincount(row, rough[nodes], len(units)).astype(np.float64)

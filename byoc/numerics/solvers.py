@@ -44,7 +44,7 @@ _RELAXATION_SECONDS = 2e-8
 class IntegerProgram:
     """Minimise `cost @ x` subject to `matrix @ x <= most`, `low <= x <= high`, and integrality.
 
-    `constant` is added to the cost where a gap is a share of it.
+    `constant` counts as a part of the cost where a relative gap is measured.
     """
 
     cost: Floats

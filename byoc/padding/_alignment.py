@@ -370,8 +370,8 @@ class Misalignment:
 class Alignment:
     """The alignment of a graph's tensors under some assumptions.
 
-    Of those that are given, `assumptions` are the ones on inputs whose bounds a rule asked for: without
-    the others the alignment is the same.
+    After the analysis `assumptions` are only those on inputs whose bounds a rule asked for; the others
+    have no effect.
 
     `same` and `sized` are tensors as the module describes them. `causes` has the first cause of each
     tensor that is not aligned. A tensor in none of the three is aligned.

@@ -34,7 +34,7 @@ class PaddedInput:
     what the caller's array has to have at index 0 of an axis, None where anything will do.
 
     `room` is how many entries the caller's array lacks at the end of its last padded axis: the model
-    writes there. One that is `made` is no array of a caller's, but ones of that shape.
+    writes there. An input that is `made` does not come from the caller: it is ones of that shape.
     """
 
     shape: tuple[Dim, ...]
@@ -74,7 +74,7 @@ class PaddingRule:
     least: int = 1
 
     def __post_init__(self) -> None:
-        """Let a cache be empty."""
+        """Set `least` to 0 where the model writes to a cache, which may be empty."""
         if self.is_static:
             object.__setattr__(self, "least", 0)
 
@@ -102,8 +102,8 @@ class PaddingRule:
     def list_trial_sizes(self) -> list[dict[str, int]]:
         """Return sizes to verify the rule at: all at the smallest, and all at half of the largest.
 
-        Where the model writes to a cache, none and the largest are among them, since it is another model
-        than the caller's.
+        Where the model writes to a cache, size 0 and the largest are tried, too: the padded model is not
+        the caller's.
         """
         found: list[dict[str, int]] = []
         least = max(self.least, 1)

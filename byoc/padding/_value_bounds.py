@@ -138,8 +138,8 @@ class SizeArrays:
 def bound_array(graph: PaddedGraph, array: Array, shape: Shape, zone: Zone) -> Interval | None:
     """Return the bounds of an array of the padded run in a zone, for all sizes of the unpadded run.
 
-    None where it has NaN, and where the sizes are too many to try. Elements that no zone has count as
-    [0, 0].
+    None where it has NaN, and where the sizes are too many to try. A zone without
+    elements has the bounds [0, 0].
     """
     if array.shape != tuple(map(graph.count, shape)):
         return None

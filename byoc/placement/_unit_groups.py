@@ -1,4 +1,4 @@
-"""Groups of units that move together, and the tensors between them: the graph that local search sees."""
+"""Views of a problem for searches: costs around a unit, groups of units, forests solved exactly."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
@@ -114,7 +114,7 @@ class Neighbours:
 
 
 HOST = -1
-"""The home of tensors that come from outside the graph."""
+"""The home, a group's number, of tensors from outside the graph. As a device the host is 0."""
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,10 @@ class UnitGroups:
     @classmethod
     def from_problem(cls, problem: Problem) -> Self:
         """Return the groups of units that tensors that cannot be transferred hold together."""
-        return cls._gather(problem, find_inseparable_groups(problem))
+        return cls._from_numbers(problem, find_inseparable_groups(problem))
 
     @classmethod
-    def _gather(cls, problem: Problem, group: Ints) -> Self:
+    def _from_numbers(cls, problem: Problem, group: Ints) -> Self:
         _, first, number = np.unique(group, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first, kind="stable")] = np.arange(len(first))
@@ -385,7 +385,7 @@ class _ForestPass:
         order = self._root_trees()
         for tensor in reversed(order):
             above = self._parent_unit[tensor]
-            message, self._best[tensor] = self._message(tensor)
+            message, self._best[tensor] = self._price_subtree(tensor)
             self._sum[above] = [a + b for a, b in zip(self._sum[above], message, strict=True)]
         for root in self._roots:
             costs = self._sum[root]
@@ -450,7 +450,7 @@ class _ForestPass:
                 options.append((cost, home, there))
         return options
 
-    def _message(self, tensor: int) -> tuple[list[float], list[CopyChoice]]:
+    def _price_subtree(self, tensor: int) -> tuple[list[float], list[CopyChoice]]:
         """Return the least seconds for each label of the parent unit, and the choices that give them."""
         least = [inf] * (self._around.devices + 1)
         best: list[CopyChoice] = [(0, (0,))] * len(least)

@@ -195,10 +195,10 @@ def find_likeness(causes: Sequence[ReportedCause], reason: str) -> tuple[tuple[s
     """Return the key that reasons share if only names and values differ; without causes the reason."""
     if not causes:
         return ((reason,),)
-    return tuple(dict.fromkeys(_find_likeness(cause) for cause in causes))
+    return tuple(dict.fromkeys(_find_cause_likeness(cause) for cause in causes))
 
 
-def _find_likeness(cause: ReportedCause) -> tuple[str, ...]:
+def _find_cause_likeness(cause: ReportedCause) -> tuple[str, ...]:
     by_key = cause.constraint and cause.kind in {CauseKind.CONSTRAINT, CauseKind.LIMIT}
     what = cause.constraint if by_key else cause.general
     return cause.kind, cause.target, cause.operator, what

@@ -1,4 +1,4 @@
-"""The one-line summary of a report: what is where, what it is predicted to take, how it was verified."""
+"""Lines of a report as text: its summary, accuracy budgets, passes, host reasons, gains, break-evens."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -35,14 +35,14 @@ def format_budget(report: Report, most: int | None) -> Iterator[str]:
     seen = f"{format_count(precision.measured, 'sample')} of {precision.measured_on}"
     yield ""
     yield (
-        f"Accuracy budget {precision.budget}: {_format_precision(precision, precision.reached)} kept on "
-        f"{seen}, {_format_precision(precision, precision.all_quantized)} with all quantized"
+        f"Accuracy budget {precision.budget}: {_format_kept(precision, precision.reached)} kept on "
+        f"{seen}, {_format_kept(precision, precision.all_quantized)} with all quantized"
     )
     if not precision.units:
         used = " and ".join(dict.fromkeys(region.device for region in report.regions))
         yield f"  nothing is quantized: what is on {used or 'the host'} computes in floating point"
     lines = [
-        f"  in {precise} on {unit.device}: {unit.unit}, alone {_format_precision(precision, unit.alone)}"
+        f"  in {precise} on {unit.device}: {unit.unit}, alone {_format_kept(precision, unit.alone)}"
         for precise, units in (("floating point", precision.in_float), (WIDE, precision.wide))
         for unit in units
     ]
@@ -51,7 +51,7 @@ def format_budget(report: Report, most: int | None) -> Iterator[str]:
         yield f"  and {format_count(len(lines) - most, 'other unit')} (--verbose)"
 
 
-def _format_precision(precision: PrecisionReport, value: float | None) -> str:
+def _format_kept(precision: PrecisionReport, value: float | None) -> str:
     if value is None:
         return "all"
     return f"{value:.1f} dB" if _is_ratio(precision) else f"{100 * value:.1f} % of classes"
@@ -86,7 +86,7 @@ def format_trade(report: Report, most: int | None) -> Iterator[str]:
         rows.append(
             (
                 "*" if each.report.taken else "",
-                _format_precision(precision, each.report.reached).removesuffix(" of classes"),
+                _format_kept(precision, each.report.reached).removesuffix(" of classes"),
                 format_quantity(each.report.seconds, "s"),
                 "" if each.report.in_float == total else _format_step(before, each, scale),
                 *(str(counts[kind]) for kind in names),

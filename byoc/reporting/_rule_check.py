@@ -21,8 +21,8 @@ from byoc.support import COST_MODELS, check_type, find_files, trust
 class RuleCheck:
     """The mistakes in a rule file, a sentence with its location for each.
 
-    `operators` and `composites` are their numbers, of the default generation where the file has several,
-    None for a file that cannot be loaded. `generations` are their names.
+    `operators` and `composites` are counts (of the default generation where the file has several), None
+    for a file that cannot be loaded. `generations` are their names.
     """
 
     file: str

@@ -78,7 +78,7 @@ class OpenSizes:
 
     @cached_property
     def suggested(self) -> dict[str, int]:
-        """A plausible size for each free name, filled."""
+        """A plausible size for each free name, moved where calculated extents would be 0."""
         return self.suggest({})
 
     @cached_property
@@ -151,7 +151,8 @@ class OpenSizes:
         """The extent of the past and the sequence: what a mask covers, where there is a past."""
         for name, kind in self.traced.types.items():
             if self.past != 0 and kind and len(kind.shape or ()) == 2 and "mask" in name.lower():
-                return kind.shape[-1] if kind.shape else None
+                assert kind.shape is not None
+                return kind.shape[-1]
         return add_dims(self.past, self.sequence)
 
     @cached_property
@@ -272,7 +273,7 @@ def _classify_image_axis(name: str, kind: TensorType, axis: int) -> str:
 
 
 def _adapt(what: str, kind: TensorType) -> str:
-    """Replace the side of an image by something else where there is no image."""
+    """Replace `image` by `count` or `map` where the input is no image."""
     shape = kind.shape or ()
     if what != "image":
         return what

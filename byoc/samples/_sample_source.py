@@ -1,4 +1,4 @@
-"""Samples for calibration, read one at a time, starting from any of them."""
+"""Samples that a model runs with, found by trial, and named samples that are read one at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _OTHER_SIZES = (1, 2, 4, 8, 32, 64, 128, 256, 512, 3, 5, 7)
 _LARGER, _SMALLER, _OFFSETS = (2, 4), (2, 4, 8), (1, 2, 3)
 # Other samples of a model: other sizes, the other value of a condition.
 _MAX_SAMPLES = 3
-# Of the values that a constant of equal values has instead where it is variable.
+# Deviation of the values drawn for a variable constant whose own values are all equal.
 _DEVIATION = 0.02
 
 
@@ -258,12 +258,14 @@ def _find_others(maker: InputMaker, first: _Trial, least: int, runner: _Runner) 
     """
     left = _MAX_SAMPLES - 1
     for trial in _list_changes(maker, first):
-        if left and (runner.grade(trial) or 0) >= least:
+        if (runner.grade(trial) or 0) >= least:
             left -= 1
             yield trial
+    if not left:
+        return
     for free in _list_changed_sizes(maker, first.free):
         trial = _Trial(maker.sizes.fill(free), first.choice)
-        if left and trial.free != first.free and (runner.grade(trial) or 0) >= least:
+        if trial.free != first.free and (runner.grade(trial) or 0) >= least:
             yield trial
             return
 
@@ -305,7 +307,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Named samples: `start(number)` reads them from that one on, one at a time, each time anew.
+    """Named samples: `read_from(number)` skips so many and yields the others, each time anew.
 
     `total` is their number, None if unknown. `identity` is equal for equal samples, and empty if that
     cannot be determined; `random` marks random data, and `once` data that can be started only once.

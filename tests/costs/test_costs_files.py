@@ -116,7 +116,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
         (TABLE.replace(f"\n- {ENTRY}", " {}"), ["entries: expected a list"]),
         (
             TABLE.replace("1e-3", "1e30"),
-            ["entries[0].seconds: expected seconds, fewer than a thousand years have"],
+            ["entries[0].seconds: expected less than a thousand years, in seconds"],
         ),
         (
             TABLE.replace("1e-3", ".nan"),

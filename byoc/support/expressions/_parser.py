@@ -1,7 +1,8 @@
 """From the text of a condition to its syntax tree, and the facts that a tree reads.
 
 It takes CEL without the parts that no fact needs: mappings, bytes, unsigned literals, `null`, comments
-and types of its own. Errors say at which character (from 1) the text is wrong.
+and types of its own. Errors of syntax say at which character (from 1) the text is wrong,
+others name the part.
 """
 
 import re
