@@ -3,14 +3,14 @@
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from contextvars import copy_context
 from functools import cached_property
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from byoc._dataclasses import dataclass, field, replace
 from byoc.codegen import (
@@ -52,37 +52,19 @@ if TYPE_CHECKING:
 # is compiled is the same in any case, and is asked for in the order of the regions.
 
 
-class Compiler(Protocol):
-    """A compiler of regions, which calls their codegen."""
-
-    @property
-    def codegen(self) -> Codegen:
-        """The codegen."""
-        ...
-
-    def compile(self, region: Region) -> Artifact:
-        """Compile a region. Raises CompileError."""
-        ...
-
-
-C = TypeVar("C", bound=Compiler)
-
-
-class CompilePool(Generic[C]):
+class CompilePool:
     """Compiles up to `jobs` regions at a time; use as a context manager.
 
-    `compiler` compiles by a codegen, and `with_codegen` makes one that does so by the same codegen in
-    another process. Without `jobs` there are as many as processors where threads can share the codegen,
-    else one.
+    Without `jobs` there are as many as processors where threads can share the codegen, else one.
     """
 
-    def __init__(self, compiler: C, jobs: int | None, with_codegen: Callable[[Codegen], C]) -> None:
+    def __init__(self, compiler: "RegionCompiler", jobs: int | None) -> None:
         """Start nothing yet."""
-        self._compiler, self._with_codegen = compiler, with_codegen
+        self._compiler = compiler
         self._shared = bool(getattr(compiler.codegen, "parallel", False))
         self._jobs = jobs or (count_processors() if self._shared else 1)
         self._begun: dict[str, Future[Artifact]] = {}
-        self._free: SimpleQueue[C] = SimpleQueue()
+        self._free: SimpleQueue[RegionCompiler] = SimpleQueue()
         self._opened = ExitStack()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -118,12 +100,26 @@ class CompilePool(Generic[C]):
     def compile(self, region: Region) -> Artifact:
         """Return the artifact of a region. Raises CompileError."""
         begun = self._begun.pop(region.name, None)
-        return self._compiler.compile(region) if begun is None else begun.result()
+        return self._compile(region) if begun is None else begun.result()
+
+    def take_weights(self, region: Region, first: Region, artifact: Artifact) -> Artifact | None:
+        """Return what `RegionCompiler.take_weights` does, by a compiler that is free."""
+        with self._lend() as compiler:
+            return compiler.take_weights(region, first, artifact)
 
     def _compile(self, region: Region) -> Artifact:
+        with self._lend() as compiler:
+            return compiler.compile(region)
+
+    @contextmanager
+    def _lend(self) -> Iterator["RegionCompiler"]:
+        """Lend a compiler: one thread at a time calls its codegen, unless threads can share it."""
+        if self._threads is None:
+            yield self._compiler
+            return
         compiler = self._free.get()
         try:
-            return compiler.compile(region)
+            yield compiler
         finally:
             self._free.put(compiler)
 
@@ -133,7 +129,7 @@ class CompilePool(Generic[C]):
             codegens = self._opened.enter_context(
                 closing(Codegens(choose_worker_isolation(self._compiler.codegen)))
             )
-            self._free.put(self._with_codegen(codegens.find(self._compiler.codegen.name)))
+            self._free.put(replace(self._compiler, codegen=codegens.find(self._compiler.codegen.name)))
         except ByocError:
             return
 
@@ -235,7 +231,7 @@ def compile_regions(
         first = [region for region in first if region.name not in refitted]
     alike = find_alike(first) if isinstance(compiler.codegen, TakesWeights) and not together else {}
     calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first, alike)
-    with CompilePool(compiler, jobs, lambda codegen: replace(compiler, codegen=codegen)) as pool:
+    with CompilePool(compiler, jobs) as pool:
         artifacts, refusals = _compile_calls(calls, compiler, strict, pool)
     artifacts |= refitted
     if refusals:
@@ -252,7 +248,7 @@ def _compile_calls(
     calls: Sequence["_CodegenCall"],
     compiler: RegionCompiler,
     strict: bool,
-    pool: CompilePool[RegionCompiler],
+    pool: CompilePool,
 ) -> tuple[dict[str, Artifact], list[Refusal]]:
     """Return the artifacts by region name, and the refusals; with `strict`, raise the first."""
     artifacts: dict[str, Artifact] = {}
@@ -280,7 +276,7 @@ def _compile_calls(
 
 
 def _begin_calls(
-    calls: Sequence["_CodegenCall"], compiler: RegionCompiler, pool: CompilePool[RegionCompiler]
+    calls: Sequence["_CodegenCall"], compiler: RegionCompiler, pool: CompilePool
 ) -> list["_CodegenCall"]:
     """Look calls up in the cache, begin the others where several go at a time, and return them all."""
     looked_up = [replace(call, known=call.look_up(compiler)) for call in calls]
@@ -316,7 +312,7 @@ class _CodegenCall:
     def compile(
         self,
         compiler: RegionCompiler,
-        pool: CompilePool[RegionCompiler],
+        pool: CompilePool,
         artifacts: Mapping[str, Artifact],
         part: str,
     ) -> Mapping[str, Artifact]:
@@ -328,7 +324,7 @@ class _CodegenCall:
             raise self.known
         if self.known is not None:
             return self.known
-        made = self._take_weights(compiler, artifacts)
+        made = self._take_weights(compiler, pool, artifacts)
         if made is not None:
             found = {self.regions[0].name: made}
             compiler.cache.add(self.regions, found, self.made_of)
@@ -346,13 +342,13 @@ class _CodegenCall:
         return found
 
     def _take_weights(
-        self, compiler: RegionCompiler, artifacts: Mapping[str, Artifact]
+        self, compiler: RegionCompiler, pool: CompilePool, artifacts: Mapping[str, Artifact]
     ) -> Artifact | None:
         """Return the only region's artifact made of another's, None where it has to be compiled."""
         if self.made_of is None or self.made_of.name not in artifacts:
             return None
         report_step(f"take the weights of {self.display_name} with {compiler.codegen.name}")
-        return compiler.take_weights(self.regions[0], self.made_of, artifacts[self.made_of.name])
+        return pool.take_weights(self.regions[0], self.made_of, artifacts[self.made_of.name])
 
     def refusals(self, compiler: RegionCompiler, error: CompileError) -> list[Refusal]:
         """Return the refusals of a failed call; none when any of several regions may be at fault."""
@@ -455,5 +451,7 @@ def _check_file_names(artifact: Artifact) -> Artifact:
             )
     same = find_same_paths(artifact.files)
     if same is not None:
-        raise CompileError(f"the files {' and '.join(map(quote_name, same))} are one on some systems")
+        raise CodegenFailedError(
+            f"the files {' and '.join(map(quote_name, same))} are one on some systems"
+        )
     return artifact

@@ -17,7 +17,6 @@ from byoc.bundle import _compiling as module
 from byoc.bundle._compiling import CompilePool, compile_regions, count_processors
 from byoc.codegen import (
     Artifact,
-    Codegen,
     CompileError,
     Refusal,
     RefusedError,
@@ -198,6 +197,61 @@ def test_weights_are_exchanged_in_what_is_else_the_same(
     assert found["b"].artifact.files["code"] == b"b"
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_one_thread_at_a_time_calls_a_codegen_that_threads_do_not_share(
+    takes: bool, make: Callable[..., Region], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither `take_weights` nor the `compile` behind it meets a region that is compiled beside it."""
+
+    def refuse(isolation: object) -> None:
+        raise InputError("no further process")
+
+    monkeypatch.setattr(module, "Codegens", refuse)
+    at_work, overlapping, called = threading.Lock(), list[str](), threading.Event()
+
+    class Alone(Exchanging):
+        def take_weights(self, region: Region, *given: Any) -> Artifact | None:
+            return self.work(region, lambda: super(Alone, self).take_weights(region, *given))
+
+        def compile(self, region: Region, options: object) -> Artifact:
+            return self.work(region, lambda: super(Alone, self).compile(region, options))
+
+        def work(self, region: Region, call: Callable[[], Any]) -> Any:
+            if not at_work.acquire(blocking=False):
+                overlapping.append(region.name)
+                called.set()
+                return call()
+            if region.name == "c":
+                called.wait(0.2)  # a call that does not wait for its turn comes meanwhile
+            made = call()
+            at_work.release()
+            return made
+
+    codegen = Alone(name_it)
+    codegen.takes = takes
+    regions = [make(name, "y_@ = Add(x_@, w)", weight) for name, weight in (("a", 1.0), ("b", 2.0))]
+    found = compile_regions(
+        [*regions, make("c", "y_@ = Cos(x_@)")], RegionCompiler(codegen, {}), True, 2
+    )
+    assert not overlapping
+    assert {name: each.artifact.files["code"] for name, each in found.items()} == {
+        "a": b"a",
+        "b": b"a+" if takes else b"b",
+        "c": b"c",
+    }
+
+
+@pytest.mark.parametrize("names", [["../a"], ["a" * 201], ["A", "a"]])
+def test_a_codegen_that_names_files_badly_has_failed(
+    names: list[str], make: Callable[..., Region]
+) -> None:
+    """It is no refusal of what the region is."""
+    codegen = Single(lambda region: Artifact(dict.fromkeys(names, b"1")))
+    with pytest.raises(RefusedError) as caught:
+        compile_regions([make("a", "y_@ = Relu(x_@)")], RegionCompiler(codegen, {}), False, 1)
+    assert [each.failed for each in caught.value.refusals] == [True]
+
+
 def test_the_refusal_of_a_region_is_that_of_its_twins(make: Callable[..., Region]) -> None:
     body = "t_@ = Relu(x_@) u_@ = Sin(t_@) y_@ = Relu(u_@)"
     first, second, third = (make(name, body) for name in "abc")
@@ -285,10 +339,10 @@ def test_without_a_number_of_jobs_processors_count_only_where_threads_share(
     assert count_processors() == 1
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     codegen = Single(name_it)
-    assert CompilePool(RegionCompiler(codegen, {}), None, RegionCompiler)._jobs == 1
+    assert CompilePool(RegionCompiler(codegen, {}), None)._jobs == 1
     codegen.parallel = True  # type: ignore[attr-defined]
-    assert CompilePool(RegionCompiler(codegen, {}), None, RegionCompiler)._jobs == 5
-    assert CompilePool(RegionCompiler(codegen, {}), 2, RegionCompiler)._jobs == 2
+    assert CompilePool(RegionCompiler(codegen, {}), None)._jobs == 5
+    assert CompilePool(RegionCompiler(codegen, {}), 2)._jobs == 2
 
 
 WAIT = 60
@@ -315,11 +369,8 @@ class Compiler:
         return Artifact({"code": region.name.encode()})
 
 
-def make_pool(compiler: Compiler, jobs: int) -> CompilePool[Compiler]:
-    def with_codegen(codegen: Codegen) -> Compiler:
-        return Compiler(codegen, compiler.wait, compiler.done)
-
-    return CompilePool(compiler, jobs, with_codegen)
+def make_pool(compiler: Compiler, jobs: int) -> CompilePool:
+    return CompilePool(cast("RegionCompiler", compiler), jobs)
 
 
 def codegen(name: str = "acme", parallel: bool = True) -> Any:

@@ -1,6 +1,7 @@
 """Guards against NaN go where no run makes NaN, and stay everywhere else; plain onnxruntime agrees."""
 
 from collections.abc import Mapping
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,55 @@ def test_numbers_are_followed_through_layers(layer: str, more: Mapping[str, Any]
     cleaned = clean(model)
     assert (count_guards(cleaned) == 0) == goes
     check_same(model, cleaned)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("line", "times"),
+    [
+        ("y = ReduceMean <axes = [1]> (w)", 8),
+        ("y = ReduceMean <keepdims = 0> (w)", 64),
+        ("y = ReduceMean <axes = [-1, 0]> (w)", 64),
+        ("y = ReduceSum (w)", 64),
+        ("y = Mean(w, w, w)", 3),
+        ("y = Gelu(w)", 2),
+        ("y = LayerNormalization(w, scale)", 0),
+        ("y = ReduceMax <axes = [1]> (w)", 1),
+        ("y = Relu(w)", 1),
+        ("y = Max(w, w, w)", 1),
+        ("y = Sum(w, w)", 2),
+    ],
+)
+def test_what_is_computed_on_the_way_is_finite_as_well(line: str, times: int, dtype: type) -> None:
+    """A result is small and its sum is not: then nothing is proven, and just below it is."""
+    kind = "float" if dtype is np.float32 else "float16"
+    model = parse(f"g (int64[8] ids) => ({kind} y) {{ w = Gather(words, ids) {line} }}")
+    model.opset_import[0].version = 20 if "Gelu" in line else 17
+    most = float(np.finfo(dtype).max)
+    stored = {"scale": np.ones(8, dtype)}
+    stored = {name: value for name, value in stored.items() if name in line}
+    for share, is_finite in ((0.9, True), (1.1, False)):
+        largest = share * most / times if times else sqrt(share * most / (4 * 8))
+        words = np.full((8, 8), min(largest, 0.9 * most), dtype)
+        each = onnx.ModelProto()
+        each.CopyFrom(model)
+        each.graph.initializer.extend(
+            numpy_helper.from_array(value, name) for name, value in {**stored, "words": words}.items()
+        )
+        assert FiniteValues(prepare_model(each, "m").index).is_finite("y") == (is_finite or times == 1)
+
+
+@pytest.mark.parametrize(
+    ("ends", "most"), [("min = 1.0e30", 1e30), ("max = -1.0e30", 1e30), ("min = -9.0, max = 0.5", 1.0)]
+)
+def test_an_early_clip_has_its_ends_as_attributes(ends: str, most: float) -> None:
+    model = parse(
+        f"g (int64[8] ids) => (float[8, 8] y) {{ w = Gather(words, ids) y = Clip <{ends}> (w) }}"
+    )
+    model.opset_import[0].version = 10
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 8), np.float32), "words"))
+    found = FiniteValues(prepare_model(model, "m").index).find("y")
+    assert most <= found <= 1.01 * most
 
 
 def test_of_a_float_input_nothing_is_known() -> None:

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
     from byoc.model.ranges._value_ranges import ValueRanges
 
 _ROOM = 1.001
-"""What functions of floats may be off, as a factor of the largest magnitude."""
+"""Factor on largest magnitudes: room for the rounding of functions of floats."""
 _MOVERS = (
     *("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Tile", "Slice"),
     *("Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Split", "Trilu"),
 )
-_SHRINKING = (
-    *("Relu", "Gelu", "Swish", "HardSwish", "Mish", "Neg", "Abs"),
-    *("com.microsoft.Gelu", "com.microsoft.QuickGelu"),
-)
-"""Operators whose numbers are no larger than those of the first input."""
+_SHRINKING = ("Relu", "Swish", "HardSwish", "Mish", "Neg", "Abs", "com.microsoft.QuickGelu")
+"""Operators whose numbers are no larger than those of the first input, also on the way."""
 _ROUNDING = ("Floor", "Ceil", "Round")
 _UNIT = ("Sigmoid", "HardSigmoid", "Tanh", "Erf", "Sin", "Cos", "Softsign", "Sign")
 
@@ -116,11 +113,10 @@ class FiniteValues:
             return self._is_mask(node.inputs[0])
         one, other = self.index.node_inputs[number]
         pairs = ((one, other), (other, one))
-        return any(self.is_finite(a) and self._is_mask(b) and self._spans(b, node) for a, b in pairs)
-
-    def _spans(self, mask: str, node: RangedNode) -> bool:
-        """Return whether a mask that is added has the whole axis that a Softmax goes over."""
-        return self._keeps_rows(mask, node.inputs[0])
+        return any(
+            self.is_finite(a) and self._is_mask(b) and self._keeps_rows(b, node.inputs[0])
+            for a, b in pairs
+        )
 
     def _is_mask(self, name: str) -> bool:
         """Return whether a tensor has a finite number in each row, and numbers or minus infinity."""
@@ -134,7 +130,7 @@ class FiniteValues:
             return False
         if not self._is_low(inputs[2]):
             return False
-        return self._keeps_rows(name, inputs[0]) and self._shows(inputs[0])
+        return self._keeps_rows(name, inputs[0]) and self._has_true_in_rows(inputs[0])
 
     def _is_low(self, name: str) -> bool:
         """Return whether a constant is no NaN and not infinity, but perhaps minus infinity."""
@@ -148,14 +144,14 @@ class FiniteValues:
             return False
         return after[-1] is not None and after[-1] == before[-1]
 
-    def _shows(self, name: str) -> bool:
+    def _has_true_in_rows(self, name: str) -> bool:
         """Return whether each row of a tensor has a true: a causal mask shows the first position."""
         number = self.index.producers.get(name)
         if number is None:
             return False
         operator, inputs = self.index.node_kinds[number].operator, self.index.node_inputs[number]
         if operator in ("Unsqueeze", "Expand", "Identity") and self._keeps_rows(name, inputs[0]):
-            return self._shows(inputs[0])
+            return self._has_true_in_rows(inputs[0])
         compared = self._order(number)
         start = None if compared is None else self._find_start(compared[0])
         if compared is None or start is None or not self._keeps_rows(name, compared[0]):
@@ -245,7 +241,7 @@ def _take_root(node: FiniteNode) -> float:
     return sqrt(node.get(0)) if node.is_positive(0) else inf
 
 
-def _raise(node: FiniteNode) -> float:
+def _take_power(node: FiniteNode) -> float:
     power, base = node.node.read(1), node.get(0)
     if power is None or len(power) != 1 or power[0] < 0 or base == inf:
         return inf
@@ -283,13 +279,35 @@ def _sum_up(node: FiniteNode) -> float:
     return inf if shape is None else _product(node.get(0), max(node.node.bound_count(shape).high, 1))
 
 
+def _require_finite(node: FiniteNode, magnitude: float) -> float:
+    """Return 0 where what is computed on the way is finite in the node's dtype, else infinity."""
+    dtype = node.node.get_dtype(0)
+    return 0.0 if widen_floats(Interval.around(magnitude * _ROOM), dtype).magnitude < inf else inf
+
+
 def _reduce(node: FiniteNode) -> float:
-    """Bound a mean or an extreme: of no elements there is none."""
+    """Bound a mean, whose sum has to be finite, or an extreme: of no elements there is none."""
     shape, axes = node.node.get_shape(0), node.node.read_axes(1)
     if shape is None or (axes is None and node.node.has(1)):
         return inf
     counts = shape if axes is None else [shape[axis] for axis in axes]
-    return node.get(0) if all(isinstance(dim, int) and dim > 0 for dim in counts) else inf
+    if not all(isinstance(dim, int) and dim > 0 for dim in counts):
+        return inf
+    if node.node.operator != "ReduceMean":
+        return node.get(0)
+    return node.get(0) + _require_finite(
+        node, _product(node.get(0), *(dim for dim in counts if isinstance(dim, int)))
+    )
+
+
+def _average(node: FiniteNode) -> float:
+    """Bound a Mean of tensors, whose sum has to be finite."""
+    return _join(node) + _require_finite(node, sum(node.get_all()))
+
+
+def _shrink(node: FiniteNode) -> float:
+    """Bound a Gelu: `x * (1 + erf(...)) / 2` may be computed as it is written, so 2 * x is finite."""
+    return node.get(0) + _require_finite(node, 2 * node.get(0))
 
 
 def _normalize(node: FiniteNode) -> float:
@@ -303,10 +321,9 @@ def _normalize(node: FiniteNode) -> float:
         return inf
     count = max(node.node.bound_count(shape[axis if axis >= 0 else len(shape) + axis :]).high, 1)
     squares = _product(2 * node.get(0), 2 * node.get(0), count)
-    limit = widen_floats(Interval.around(squares), node.node.get_dtype(0)).magnitude
-    if limit == inf or attributes.get("stash_type", 1) != 1:
+    if attributes.get("stash_type", 1) != 1:
         return inf
-    return _product(sqrt(count), node.get(1)) + node.get(2)
+    return _product(sqrt(count), node.get(1)) + node.get(2) + _require_finite(node, squares)
 
 
 def _join(node: FiniteNode) -> float:
@@ -320,8 +337,14 @@ def _choose(node: FiniteNode) -> float:
 
 
 def _clip(node: FiniteNode) -> float:
-    found = node.get_all()
-    return inf if inf in found else max(found)
+    """Bound a Clip by all of its numbers, the ends that early versions have as attributes included."""
+    if node.get(0) == inf:
+        return inf
+    ends = [node.node.attributes.get(name) for name in ("min", "max")]
+    low, high = (None if end is None else float(end) for end in ends)
+    found = _join(node)
+    found = found if low is None else max(found, low)  # a lower end makes nothing more negative
+    return found if high is None else max(found, -high)
 
 
 def _bound_unit(node: FiniteNode) -> float:
@@ -346,7 +369,7 @@ def _softmax(node: FiniteNode) -> float:
 
 def _exponentiate(node: FiniteNode) -> float:
     found = node.get(0)
-    return float(np.exp(min(found, 700.0))) if found < 700 else inf  # float64 ends at exp(709)
+    return float(np.exp(found)) if found < 700 else inf  # float64 ends at exp(709)
 
 
 FiniteRule = Callable[[FiniteNode], float]
@@ -357,7 +380,7 @@ _RULES: Mapping[str, FiniteRule] = {
     **dict.fromkeys(_ROUNDING, lambda node: _round_up(node.get(0))),
     **dict.fromkeys(_UNIT, _bound_unit),
     **dict.fromkeys(("Add", "Sub", "Sum"), lambda node: sum(node.get_all())),
-    **dict.fromkeys(("Concat", "Max", "Min", "Mean"), _join),
+    **dict.fromkeys(("Concat", "Max", "Min"), _join),
     **dict.fromkeys(("LeakyRelu", "Elu"), _leak),
     **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceMean"), _reduce),
     "Cast": lambda node: node.get(0),
@@ -365,11 +388,14 @@ _RULES: Mapping[str, FiniteRule] = {
     "Conv": _convolve,
     "Div": _divide,
     "Exp": _exponentiate,
+    "Gelu": _shrink,
+    "com.microsoft.Gelu": _shrink,
     "Gemm": _multiply_general,
     "LayerNormalization": _normalize,
     "MatMul": _multiply_matrices,
+    "Mean": _average,
     "Mul": lambda node: _product(*node.get_all()),
-    "Pow": _raise,
+    "Pow": _take_power,
     "Reciprocal": _invert,
     "ReduceSum": _sum_up,
     "Softmax": _softmax,
