@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from helpers.cutting import ramp
 from helpers.support import prepared
@@ -11,7 +10,6 @@ from onnx import TensorProto
 from short import FIRST, RULES, casts, computed, near, partitioned, short, target
 
 from byoc.boundary.convert import BoundaryFormat
-from byoc.boundary.convert._casting_rewrite import FunctionVariants
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, get_metadata, outline
 from byoc.placement.strategies import AllSupported
 
@@ -302,27 +300,3 @@ composites:
     ]
     assert inner[0].name == "fake_float16"
     near(made, {"x": ramp(4), "w": ramp(4)}, 30)
-
-
-CALLS = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
-g (float[4] x) => (float[4] y) { y = own.outer(x) }
-<domain: "own", opset_import: ["": 17, "own": 1]>
-outer (a) => (b) { b = own.inner(a) }
-<domain: "own", opset_import: ["": 17]>
-inner (a) => (b) { b = Relu(a) }"""
-
-
-def test_a_dropped_function_keeps_none_that_it_calls(tmp_path: Path) -> None:
-    model = onnx.parser.parse_model(CALLS)
-    outer, inner = model.functions
-    region = model.graph.node[0]
-    variants = FunctionVariants(model, tmp_path)
-    for function in (inner, outer):
-        new = onnx.FunctionProto()
-        new.CopyFrom(function)
-        new.node[0].op_type = "Neg" if function is inner else "inner_float16"
-        region.op_type = variants.add(function, new, "float16")
-
-    variants.finish(model, model.graph.node, ())
-
-    assert [f.name for f in model.functions] == ["inner_float16", "outer_float16"]

@@ -1,8 +1,10 @@
 """Views, types and scales of contracts, function by function: what each returns, in numbers."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from contract_views import ContractError
 from helpers.support import parse
@@ -25,6 +27,7 @@ from byoc.boundary.contracts._boundary_nodes import (
 )
 from byoc.boundary.contracts._contract_check import HostGraph, _check_types, _has_differing_scales
 from byoc.boundary.contracts._region_view import TensorView, types_agree
+from byoc.boundary.convert._casting_rewrite import FunctionVariants
 from byoc.boundary.convert._short_dtypes import (
     OperatorSchemas,
     _inference_inputs,
@@ -455,3 +458,27 @@ def test_bfloat16_keeps_what_is_no_number() -> None:
     assert np.signbit(back[3])
     assert back[4] == pytest.approx(1e-40, rel=2**-6)  # a subnormal number
     assert beyond == 0
+
+
+CALLS = """<ir_version: 8, opset_import: ["": 17, "own": 1]>
+g (float[4] x) => (float[4] y) { y = own.outer(x) }
+<domain: "own", opset_import: ["": 17, "own": 1]>
+outer (a) => (b) { b = own.inner(a) }
+<domain: "own", opset_import: ["": 17]>
+inner (a) => (b) { b = Relu(a) }"""
+
+
+def test_a_dropped_function_keeps_none_that_it_calls(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(CALLS)
+    outer, inner = model.functions
+    region = model.graph.node[0]
+    variants = FunctionVariants(model, tmp_path)
+    for function in (inner, outer):
+        new = onnx.FunctionProto()
+        new.CopyFrom(function)
+        new.node[0].op_type = "Neg" if function is inner else "inner_float16"
+        region.op_type = variants.add(function, new, "float16")
+
+    variants.finish(model, model.graph.node, ())
+
+    assert [f.name for f in model.functions] == ["inner_float16", "outer_float16"]
