@@ -103,7 +103,7 @@ class CompilePool:
         return self._compile(region) if begun is None else begun.result()
 
     def take_weights(self, region: Region, first: Region, artifact: Artifact) -> Artifact | None:
-        """Return what `RegionCompiler.take_weights` does, by a compiler that is free."""
+        """Call `RegionCompiler.take_weights` of a compiler that is free."""
         with self._lend() as compiler:
             return compiler.take_weights(region, first, artifact)
 
