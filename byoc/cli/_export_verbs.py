@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -130,11 +130,7 @@ def remove(
     sign: SignOption = True,
 ) -> None:
     """Take models out of a package, and what they alone needed; nothing is compiled."""
-    with show_status() as show:
-        show("write")
-        not_signed = byoc.reduce_package(package, output, without=names, sign=sign)
-    print_errors([not_signed] if not_signed else [])
-    _print_package(output or package)
+    _reduce(package, output, without=names, sign=sign)
 
 
 @app.command("split", cls=PanelCommand)
@@ -145,11 +141,16 @@ def split(
     sign: SignOption = True,
 ) -> None:
     """Write the part of a package that one device needs, to be shipped; nothing is compiled."""
+    _reduce(package, output, device=device, sign=sign)
+
+
+def _reduce(package: Path, output: Path | None, **kept: Any) -> None:
+    """Write the part of a package that `kept` names, as `byoc.reduce_package` does, and print it."""
     with show_status() as show:
         show("write")
-        not_signed = byoc.reduce_package(package, output, device=device, sign=sign)
+        not_signed = byoc.reduce_package(package, output, **kept)
     print_errors([not_signed] if not_signed else [])
-    _print_package(output)
+    _print_package(output or package)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ from byoc.verification._region_verification import (
     worst_errors,
 )
 from byoc.verification._special_check import SpecialRun, find_scales
-from byoc.verification._special_samples import MOST_SUMMED, SpecialTraits, make_special_samples
+from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
+from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import Accuracy, RegionError, SampleKind, Verification
 

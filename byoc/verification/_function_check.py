@@ -23,7 +23,8 @@ from byoc.verification._noise import compare_tensors
 from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS
 from byoc.verification._region_cutter import PlainModel, open_plain, open_reference
 from byoc.verification._special_check import SpecialRun, find_scales
-from byoc.verification._special_samples import SpecialTraits, make_special_samples
+from byoc.verification._special_samples import make_special_samples
+from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import SPECIAL_NAMES, SpecialKind
 

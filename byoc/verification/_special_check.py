@@ -24,12 +24,12 @@ from byoc.verification._special_samples import (
     MOST_SUMMED,
     Ends,
     SpecialSample,
-    SpecialTraits,
     is_too_large,
     make_empty_sample,
     make_special_samples,
     measure_whole,
 )
+from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import SPECIAL_NAMES, RegionError, SpecialKind
 

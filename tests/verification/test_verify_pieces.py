@@ -37,7 +37,8 @@ from byoc.verification._bundle_runs import vary_inputs
 from byoc.verification._layer_probe import LayerRun, QuantizedLayer
 from byoc.verification._part_trials import TrialOutcome, find_shortest_wrong, minimize_wrong
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
-from byoc.verification._special_samples import SpecialTraits, make_empty_sample, make_special_samples
+from byoc.verification._special_samples import make_empty_sample, make_special_samples
+from byoc.verification._special_traits import SpecialTraits
 
 Values = Mapping[str, Any]
 OFF, AGREES, UNKNOWN = TrialOutcome.WRONG, TrialOutcome.RIGHT, TrialOutcome.UNKNOWN
