@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import byoc
-import byoc.stages.options
+import byoc.pipeline
 from byoc import comparison
 from byoc.cli._common import (
     FormatOption,
@@ -32,10 +32,10 @@ from byoc.support import keywords_of, write_text
 _MAX_SHOWN = 40  # rows on a terminal; the file has all
 
 
-@take_options(byoc.stages.options.UnitOptions)
+@take_options(byoc.pipeline.UnitOptions)
 def tasks(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: byoc.stages.options.UnitOptions,
+    options: byoc.pipeline.UnitOptions,
     *,
     form: Annotated[
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
@@ -49,7 +49,7 @@ def tasks(
     with show_status(), reserve_stdout():
         rows = [
             row.to_json()
-            for row in byoc.list_tasks(model, **keywords_of(options, byoc.stages.options.UnitOptions))
+            for row in byoc.list_tasks(model, **keywords_of(options, byoc.pipeline.UnitOptions))
         ]
     if form is TableFormat.json:
         print_json(rows)

@@ -10,7 +10,7 @@ from byoc import samples
 from byoc._dataclasses import dataclass
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
-from byoc.stages.options import PlanOptions
+from byoc.pipeline import PlanOptions
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
 # What `byoc diff` tolerates.
