@@ -6,9 +6,9 @@ Every name is imported when it is first used: `import byoc` loads neither scipy 
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
-from byoc._checkout import find_beside as _find_beside
-from byoc._checkout import refuse_mixture as _refuse_mixture
+from byoc._doors import find_beside as _find_beside
 from byoc._doors import open_door
+from byoc._doors import refuse_mixture as _refuse_mixture
 
 _refuse_mixture(_Path(__file__).parent)
 _find_beside(_Path(__file__).parent)

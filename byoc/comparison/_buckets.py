@@ -15,9 +15,8 @@ import numpy as np
 
 from byoc._dataclasses import dataclass, field, fields, replace
 from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
-from byoc.comparison._comparison_options import BucketOptions
+from byoc.comparison._comparison_options import BucketOptions, Clock, Patience
 from byoc.comparison._measured_costs import Samples, compare_in_turn, measure_in_turn
-from byoc.comparison._profile_options import Clock, Patience
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
