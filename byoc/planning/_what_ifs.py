@@ -300,24 +300,28 @@ class _PlacedGraph:
         weighs = placement.why_host == CHEAPER_ON_HOST and placement.measure is Measure.total
         least = self.sensitivity.best.cost.total
         nodes = [node for row in rows for node in plan.units[row].nodes]
-        others = self._list_bodies(device) - {*rows}
         return (
             weighs
-            and not others
+            and self._bodies[device - 1].issubset(rows)
             and placement.cost.total <= least * (1 + _LEAST_SHARE)
             and len(nodes) == len(rows)
             and not any(self._may_join(node, device) for node in nodes)
         )
 
-    def _list_bodies(self, device: int) -> set[int]:
-        """Return the refused units that may be placed in parts, by number."""
-        plan = self.plan
-        return {
+    @cached_property
+    def _bodies(self) -> Sequence[set[int]]:
+        """The units that may be placed in parts, by number: those that each device refuses."""
+        units, index = self.plan.units, self.plan.index
+        refused = (row for row, unit in enumerate(units) if not all(unit.verdicts))
+        divisible = [
             row
-            for row, unit in enumerate(plan.units)
-            if not unit.verdicts[device - 1]
-            and any(has_function_body(plan.index, plan.index.nodes[node]) for node in unit.nodes)
-        }
+            for row in refused
+            if any(has_function_body(index, index.nodes[node]) for node in units[row].nodes)
+        ]
+        return [
+            {row for row in divisible if not units[row].verdicts[device]}
+            for device in range(len(self.plan.targets))
+        ]
 
     def is_free(self, rows: Sequence[int], device: int) -> bool:
         """Return whether nothing but costs decides on some units, once a device takes them.
