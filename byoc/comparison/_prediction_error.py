@@ -1,7 +1,7 @@
 """Predicted against measured times: of nodes, of placements, and of the regions of a bundle."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, log, sqrt
+from math import log, sqrt
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -200,8 +200,9 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
 def mean_error_factor(found: Sequence[PredictionComparison]) -> float:
     """Return the geometric mean of the factors between prediction and measurement; at least 1."""
-    factors = [abs(log(max(each.predicted, 1e-12) / each.measured.median)) for each in found]
-    return exp(sum(factors) / len(factors))
+    return mean_factor(
+        [UnseenPrediction(each.model, each.predicted, each.measured.median) for each in found]
+    )
 
 
 @dataclass(frozen=True, slots=True)
