@@ -191,7 +191,7 @@ class OutputsLast(ExecutorCheck):
         """Yield the problems."""
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
-        run(_roll_inputs(inputs, 1))
+        run(roll_inputs(inputs, 1))
         for name, value in kept.items():
             if not _same_bytes(value, np.asarray(first[name])):
                 yield f": the next run overwrites output '{name}' of the one before: give out copies"
@@ -202,7 +202,7 @@ class TwoThreads(ExecutorCheck):
 
     def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
         """Yield the problems."""
-        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
+        given = [roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
         expected = [{n: np.array(v) for n, v in run(_copy(each)).items()} for each in given]
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(lambda each: run(_copy(each)), given))
@@ -232,7 +232,7 @@ class StateKept(ExecutorCheck):
             return
         others = {name: value for name, value in inputs.items() if name not in pairs}
         starts = [_copy({name: inputs[name] for name in pairs})]
-        starts.append(_roll_inputs(starts[0], 1))
+        starts.append(roll_inputs(starts[0], 1))
         for _ in range(2):  # the second time from the beginning again
             given = [_copy(start) for start in starts]
             for state, values in zip((one, other), given, strict=True):
@@ -280,7 +280,7 @@ def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
+def roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
     """Return other inputs of the same types, with all elements shifted by `number` places."""
     return {name: np.roll(value, number) for name, value in inputs.items()}
 
