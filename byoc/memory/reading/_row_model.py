@@ -98,7 +98,7 @@ def _pointwise_rule(look: NodeView) -> RowRule | None:
             reads.append((name, ALL_ROWS))
         else:
             return None
-    return RowRule(tuple(reads), may_overwrite=tuple(over)) if over or reads else None
+    return RowRule(tuple(reads), may_overwrite=tuple(over)) if reads else None
 
 
 def _is_data(look: NodeView, name: str) -> bool:
