@@ -97,7 +97,7 @@ class PredictionComparison:
 def compare_host(model: Model, costs: CostModel, patience: Patience) -> PredictionComparison:
     """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
 
-    Raise InputError if it does not run, and MissingRuntimeError.
+    Raises InputError if it does not run, and MissingRuntimeError.
     """
     times = time_nodes(model, patience)
     return compare_host_times(model, costs, Samples.of(times.wholes), times)
@@ -227,7 +227,7 @@ class TimedRegion:
 def time_regions(bundle: Bundle) -> list[TimedRegion]:
     """Return the regions of a bundle whose codegens can report a time, by `estimate` or else by `cost`.
 
-    Raise InputError if a codegen is missing or not allowed, or the report lacks a region, and
+    Raises InputError if a codegen is missing or not allowed, or the report lacks a region, and
     CompileError if a codegen fails to report a time.
     """
     require_consent(bundle)

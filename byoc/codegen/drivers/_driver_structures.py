@@ -211,7 +211,7 @@ class DescribedRegion:
     """A region as a driver is told of it; the memory of `info` lives as long as this object."""
 
     def __init__(self, region: Region, artifact: Artifact) -> None:
-        """Lay it out. Raises InputError for a tensor that cannot cross."""
+        """Lay the region out in C structures. Raises InputError for a tensor that cannot cross."""
         self.inputs = tuple(map(_describe_tensor, region.inputs))
         self.outputs = tuple(map(_describe_tensor, region.outputs))
         self._blobs = {name: _align(content) for name, content in artifact.files.items()}

@@ -167,7 +167,7 @@ def _split_rule(look: NodeView) -> RowRule | None:
 
 
 def _resize_rule(look: NodeView) -> RowRule | None:
-    """Accept only whole-number repetition of pixels: every rule selects the same nearest pixel then."""
+    """Accept whole-number repetition of pixels alone, by the rules that repeat each (`_REPEATING`)."""
     attributes = look.attributes
     source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
     if 0 in source:
