@@ -37,7 +37,8 @@ def answer(
     """Do what a request says, and return the answer with the outputs of a run."""
     os.ftruncate(log.fileno(), 0)
     os.lseek(log.fileno(), 0, os.SEEK_SET)
-    error, made, number, shown = "", [], 0, []
+    error, made, number = "", [], 0
+    shown: List[str] = []  # noqa: UP006 - as above
     try:
         if request["method"] == "build":
             network = build(request["model"], request["settings"], request["export"])
@@ -108,7 +109,7 @@ def trace(
     (2.5.0: "The QAT model need set 'target'"), unless a board computes them. Its simulator computes
     layer by layer, and is looked at between them. Raises RuntimeError where it cannot be.
     """
-    simulator = getattr(getattr(network, "rknn_base", None), "simulator", None)
+    simulator: Any = getattr(getattr(network, "rknn_base", None), "simulator", None)
     compute = getattr(simulator, "_infer_by_sess", None)
     if compute is None:
         raise RuntimeError("this release of rknn-toolkit2 does not show what its simulator computes")
