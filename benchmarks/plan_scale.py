@@ -116,8 +116,8 @@ def show_stages(name: str, path: str, rules: str, runs: int) -> tuple[float, flo
 
 def time_stages(path: str, rules: str) -> dict[str, float]:
     """Return the seconds of each stage of `byoc.partition` without an output, and of its report."""
+    from byoc.pipeline import watch_stages  # noqa: PLC0415
     from byoc.reporting import print_report  # noqa: PLC0415 - another checkout may lack them
-    from byoc.stages import watch_stages  # noqa: PLC0415
     from byoc.support import collect_rarely  # noqa: PLC0415
 
     ends = {"": time.process_time()}

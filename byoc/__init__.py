@@ -6,9 +6,9 @@ Every name is imported when it is first used: `import byoc` loads neither scipy 
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
-from byoc._checkout import find_beside as _find_beside
-from byoc._checkout import refuse_mixture as _refuse_mixture
+from byoc._doors import find_beside as _find_beside
 from byoc._doors import open_door
+from byoc._doors import refuse_mixture as _refuse_mixture
 
 _refuse_mixture(_Path(__file__).parent)
 _find_beside(_Path(__file__).parent)
@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
-    from byoc.packaging import PlacedTogether as PlacedTogether
-    from byoc.packaging import package as package
-    from byoc.packaging import partition_together as partition_together
+    from byoc.pipeline import Options as Options
+    from byoc.pipeline import PlacedTogether as PlacedTogether
     from byoc.pipeline import Result as Result
+    from byoc.pipeline import package as package
     from byoc.pipeline import partition as partition
+    from byoc.pipeline import partition_together as partition_together
     from byoc.planning import Plan as Plan
     from byoc.planning import place as place
     from byoc.planning import save_placement as save_placement
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
     from byoc.runtime import load as load
     from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing
-    from byoc.stages.options import Options as Options
     from byoc.standalone import ExportedProgram as ExportedProgram
     from byoc.standalone import ProgramVerification as ProgramVerification
     from byoc.standalone import export_c as export_c

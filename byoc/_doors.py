@@ -1,14 +1,21 @@
-"""Doors of rooms: a name is imported from the module that defines it when it is first asked for.
+"""Search for the parts of byoc: names behind doors, and folders that stand beside the package.
 
-So a program loads what it uses, and not all that its rooms could do. A door lists its names once, as
-imports under `if TYPE_CHECKING:`; type checkers, linters and documentation read them there, and so does
-`open_door`.
+Names are imported from the module that defines them when they are first asked for. So a program loads
+what it uses, and not all that its rooms could do. A door lists its names once, as imports under
+`if TYPE_CHECKING:`; type checkers, linters and documentation read them there, and so does `open_door`.
+
+In a checkout `annotations/`, `cost_models/` and `codegens/` stand beside `byoc/`, not in it; the wheel
+has them inside. `find_beside` makes an editable install import them by the same names, and nothing else
+of the checkout: neither `byoc.tests` nor `byoc.tools`.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from sys import modules
+from types import ModuleType
 
 _HELPERS = {"TYPE_CHECKING", "open_door"}
 """What a door has besides its names, and nobody looks for there."""
@@ -19,15 +26,13 @@ def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str
 
     The first two follow PEP 562. The error for a name that is not listed has the nearest one that is.
     """
-    package = modules[room]
+    package = sys.modules[room]
     homes = _list_homes(package.__file__ or "")
 
     def get_name(name: str) -> object:
         if name not in homes:
-            # Only now, since most doors are asked for names that they have. Another project's modules in
-            # our folder ask ours for what is theirs, and its `byoc.errors` may have replaced ours.
-            from byoc._checkout import refuse_mixture  # noqa: PLC0415
-
+            # Another project's modules in our folder ask ours for what is theirs, and its `byoc.errors`
+            # may have replaced ours.
             refuse_mixture(Path(__file__).parent)
             from importlib.util import find_spec  # noqa: PLC0415
 
@@ -60,3 +65,43 @@ def _list_homes(path: str) -> Mapping[str, tuple[str, str]]:
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }
+
+
+# Folders beside the package, and a folder that another project shares.
+
+_FOLDERS = ("annotations", "cost_models", "codegens")
+
+
+class _CheckoutFinder(MetaPathFinder):
+    """A finder of the three packages that stand beside `byoc`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.names = {f"byoc.{folder}" for folder in _FOLDERS}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find one of the three packages; every other name gives None."""
+        if fullname not in self.names:
+            return None
+        return PathFinder.find_spec(fullname, [str(self.root)], target)
+
+
+def refuse_mixture(package: Path) -> None:
+    """Raise ImportError where `package`, the folder of byoc, has files of another project as well.
+
+    `byoc` on the package index, a loader of configurations, installs a module of the same name: in one
+    folder its files and ours overwrite each other. What is looked for is a file that it alone has.
+    """
+    if (package / "getters.py").exists():
+        raise ImportError(
+            f"{package}: two projects are installed in this folder, ours (onnx-byoc) and another one "
+            "called byoc, and each has overwritten files of the other: uninstall both, then install ours"
+        )
+
+
+def find_beside(package: Path) -> None:
+    """Make the three folders importable as `byoc.NAME` unless they are in `package` itself."""
+    if not (package / "codegens").is_dir():
+        sys.meta_path.append(_CheckoutFinder(package.parent))

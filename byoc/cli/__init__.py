@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from byoc._checkout import refuse_mixture
+from byoc._doors import refuse_mixture
 
 try:  # `byoc/__init__.py` may be the other project's here, and `byoc.errors` too
     refuse_mixture(Path(__file__).parents[1])

@@ -15,8 +15,8 @@ import typer
 import byoc
 import byoc.bundle
 import byoc.model
+import byoc.pipeline
 import byoc.reporting.page
-import byoc.stages.options
 from byoc import comparison, costs, reporting
 from byoc._dataclasses import asdict, dataclass
 from byoc.cli._common import (
@@ -72,7 +72,7 @@ class DiffFlags(byoc.model.DimensionOptions):
     strategy: str | None = flag_field(
         Flag(
             "How the model is placed by rule files, see byoc strategies; "
-            f"{byoc.stages.options.DEFAULT_STRATEGY} unless given."
+            f"{byoc.pipeline.DEFAULT_STRATEGY} unless given."
         )
     )
     variant: str | None = flag_field(
@@ -322,10 +322,10 @@ def _format_cost(value: float | None, unit: str) -> str:
 _MAX_NOTES = 10  # footnotes under a table; the rest is in the JSON
 
 
-@take_options(byoc.stages.options.PlanOptions)
+@take_options(byoc.pipeline.PlanOptions)
 def compare(  # noqa: PLR0913 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    options: byoc.stages.options.PlanOptions,
+    options: byoc.pipeline.PlanOptions,
     *,
     strategies: Annotated[
         list[str] | None,
@@ -356,7 +356,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     names = _read_names(strategies) if strategies else ()
     links = read_links(link) or (None,)
     with tests.record_errors("compare"), show_status(), reserve_stdout():
-        plain = keywords_of(options, byoc.stages.options.PlanOptions)
+        plain = keywords_of(options, byoc.pipeline.PlanOptions)
         rows, cause = _run(
             lambda: byoc.compare(models, **plain, strategies=names, links=links, jobs=jobs)
         )

@@ -14,7 +14,7 @@ import byoc
 import byoc.bundle
 import byoc.costs
 import byoc.model
-import byoc.stages.options
+import byoc.pipeline
 from byoc import codegen, comparison, runtime, samples, verification
 from byoc.cli._common import (
     FormatOption,
@@ -114,10 +114,10 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         raise typer.BadParameter("the loss is that of the default strategy", param_hint="--strategy")
     _refuse_bundles(models, loss or bool(measured), bool(rules or costs or pairs))
     if measured and rules:
-        asked = byoc.stages.options.PlanOptions(
+        asked = byoc.pipeline.PlanOptions(
             rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
         )
-        judge = byoc.stages.options.PlanOptions(
+        judge = byoc.pipeline.PlanOptions(
             rules,
             cost_model=measured,
             host_cost_model=measured_host or host_costs,
@@ -160,7 +160,7 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                     regions += [(name, each) for each in timed]
                 if loss:
                     show(f"{name}: measure units")
-                    asked = byoc.stages.options.PlanOptions(
+                    asked = byoc.pipeline.PlanOptions(
                         rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
                     )
                     losses.append(comparison.measure_loss(name, asked, seconds, repeats))

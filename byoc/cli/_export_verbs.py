@@ -28,7 +28,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
 from byoc.console import format_count, format_quantity, make_console, print_errors, print_line
-from byoc.stages.options import PackageOptions
+from byoc.pipeline import PackageOptions
 from byoc.support import Flag, Syntax, check_output, keywords_of
 
 # `byoc package`: several models for several devices in one package, which grows and shrinks.

@@ -71,8 +71,8 @@ GROUPS = {
             "Choose the sizes of buckets for a distribution of lengths.",
         ),
         "plan-memory": ("_plan_memory_verb:plan_memory", "Plan the memory of a model's activations."),
-        "study": ("_study_verb:app", "Solve the cases of a study, or plot their results."),
-        "place": ("_place_verb:place", "Solve an instance of a public placement benchmark."),
+        "study": ("_research_verbs:app", "Solve the cases of a study, or plot their results."),
+        "place": ("_research_verbs:place", "Solve an instance of a public placement benchmark."),
     },
     "Ship and run": {
         "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
@@ -124,7 +124,7 @@ GROUPS = {
         ),
         "profile": ("_cost_verbs:profile", "Measure operators on this machine, and write a cost model."),
         "compare-costs": ("_cost_verbs:compare_costs", "Compare predicted seconds with measured ones."),
-        "tasks": ("_place_verb:tasks", "List the distinct units of a model, for tools to price."),
+        "tasks": ("_research_verbs:tasks", "List the distinct units of a model, for tools to price."),
         "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
     },
 }

@@ -15,8 +15,8 @@ import typer
 
 import byoc
 import byoc.bundle
+import byoc.pipeline
 import byoc.runtime
-import byoc.stages
 from byoc import codegen, reporting
 from byoc._dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from byoc.cli._common import check_not_read, check_outside
@@ -159,10 +159,10 @@ def read_variants(
         if name in found:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
         parts = _BEFORE_NAME.split(sizes)
-        start = f"{byoc.stages.options.VARIANT_RULES}="
+        start = f"{byoc.pipeline.VARIANT_RULES}="
         rules = [part.removeprefix(start) for part in parts if part.startswith(start)]
         dims = read_dims([part for part in parts if not part.startswith(start)], option)
-        found[name] = {**dims, **({byoc.stages.options.VARIANT_RULES: rules} if rules else {})}
+        found[name] = {**dims, **({byoc.pipeline.VARIANT_RULES: rules} if rules else {})}
     return found
 
 

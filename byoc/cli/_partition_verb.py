@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 import byoc
-import byoc.stages.options
+import byoc.pipeline
 from byoc import reporting, verification
 from byoc.cli._common import (
     AllowUnverifiedOption,
@@ -42,7 +42,7 @@ from byoc.errors import suggest_nearest
 from byoc.support import Panel, check_output, keywords_of, write_text
 
 if TYPE_CHECKING:
-    from byoc.stages import Stage
+    from byoc.pipeline import Stage
 
 
 class MeasureClock(StrEnum):
@@ -55,7 +55,7 @@ class MeasureClock(StrEnum):
 _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.process_time}
 
 
-@take_options(byoc.stages.options.RoundOptions, name="of_round")
+@take_options(byoc.pipeline.RoundOptions, name="of_round")
 @take_options(byoc.Requirements, name="requirements")
 @take_options(byoc.Options, first=("rules", "output", "strategy"), optional=("rules",))
 def partition(  # noqa: PLR0913 - the options of the verb
@@ -123,7 +123,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     requirements: byoc.Requirements,
-    of_round: byoc.stages.options.RoundOptions,
+    of_round: byoc.pipeline.RoundOptions,
     junit: JUnitOption = None,
     allow_unverified: AllowUnverifiedOption = False,
 ) -> None:
@@ -188,7 +188,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     leave_by_reports(reports, allow_unverified)
 
 
-def _require_one(models: Sequence[str], of_round: byoc.stages.options.RoundOptions) -> str:
+def _require_one(models: Sequence[str], of_round: byoc.pipeline.RoundOptions) -> str:
     """Return the only model. Raises typer.BadParameter for what is of several."""
     if len(models) > 1:
         raise typer.BadParameter(
@@ -219,7 +219,7 @@ def _refuse_flags_of_one(*given: object) -> None:
 def _partition_together(
     models: Sequence[str],
     options: byoc.Options,
-    of_round: byoc.stages.options.RoundOptions,
+    of_round: byoc.pipeline.RoundOptions,
     form: OutputFormat,
     size: reporting.ReportSize,
 ) -> tuple[list[byoc.Report], str]:
@@ -231,7 +231,7 @@ def _partition_together(
         made = byoc.partition_together(
             models,
             **keywords_of(options, byoc.Options),
-            **keywords_of(of_round, byoc.stages.options.RoundOptions),
+            **keywords_of(of_round, byoc.pipeline.RoundOptions),
         )
     reports = [each.report for result in made.results.values() for each in result.variants]
     print_errors([each.not_signed for each in made.results.values() if each.not_signed])
@@ -284,8 +284,7 @@ def _print_stages(names: list[str], options: byoc.Options) -> AbstractContextMan
     """
     if not names:
         return nullcontext()
-    from byoc.pipeline import list_emission, list_stages  # noqa: PLC0415 - the help does without
-    from byoc.stages import summarize_stage, watch_stages  # noqa: PLC0415
+    from byoc.pipeline import list_emission, list_stages, summarize_stage, watch_stages  # noqa: PLC0415 - the help does without  # noqa: PLC0415
 
     known = list_stages()
     wanted = {_find_stage(name, known) for name in names}

@@ -44,7 +44,7 @@ KIND = "command"
 
 _TAKEN = "the same command on the same files: its outcome is taken from the cache (--no-cache runs it)"
 _VERB = "partition"
-_PLANNER = "byoc.stages"  # which whoever reads models and rule files imports
+_PLANNER = "byoc.pipeline"  # which whoever reads models and rule files imports
 _WITHOUT = ("--no-cache", "--measure", "--print-after", "--help")  # whose runs are not repeated
 _MOST_OF_FILE = 1 << 30  # bytes of a file of the bundle, which is held in memory as it is kept
 _CLOCK_NANOSECONDS = 20_000_000  # by which a file system's clock is behind

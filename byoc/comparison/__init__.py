@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     )
     from byoc.comparison._comparison_options import (
         FAST_STRATEGIES,
+        HOST,
         BucketOptions,
+        Clock,
+        Patience,
+        ProfileOptions,
         SimplifyOptions,
         Tolerances,
     )
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
         time_regions,
     )
     from byoc.comparison._profile import Profile, profile
-    from byoc.comparison._profile_options import HOST, Clock, Patience, ProfileOptions
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study

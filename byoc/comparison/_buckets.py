@@ -15,18 +15,24 @@ import numpy as np
 
 from byoc._dataclasses import dataclass, field, fields, replace
 from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
-from byoc.comparison._comparison_options import BucketOptions
+from byoc.comparison._comparison_options import BucketOptions, Clock, Patience
 from byoc.comparison._measured_costs import Samples, compare_in_turn, measure_in_turn
-from byoc.comparison._profile_options import Clock, Patience
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
-from byoc.pipeline import Result, partition
+from byoc.pipeline import (
+    DEFAULT_STRATEGY,
+    Options,
+    PlanOptions,
+    Result,
+    find_threads,
+    list_files,
+    load_targets,
+    partition,
+)
 from byoc.planning import Plan
 from byoc.runtime import load_bundle
 from byoc.samples import model_samples, read_samples
-from byoc.stages import find_threads, load_targets
-from byoc.stages.options import DEFAULT_STRATEGY, Options, PlanOptions, list_files
 from byoc.support import (
     declare,
     declare_field,

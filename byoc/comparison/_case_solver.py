@@ -34,6 +34,7 @@ from byoc.costs import (
 )
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import GraphIndex, find_external_data, name_nodes, read_model_file, walk_tensors
+from byoc.pipeline import is_worth_sizes, load_settings, wants_sizes
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
 from byoc.planning import (
     GraphPlan,
@@ -49,7 +50,6 @@ from byoc.planning import (
 )
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target
-from byoc.stages import is_worth_sizes, load_settings, wants_sizes
 from byoc.support import validate_content, write_text
 from byoc.zoo import ZOO, find_path, list_entries
 

@@ -25,6 +25,7 @@ from byoc.comparison._study_file import StudyCase, format_value
 from byoc.comparison._study_run import StoppedStudyError, run_cases
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import Model, get_operator_name, name_nodes
+from byoc.pipeline import DEFAULT_STRATEGY, PlanOptions, list_files, load_settings, load_strategy
 from byoc.placement import Ints, Placement, Problem, Strategy, solve_problem
 from byoc.planning import (
     build_main_problem,
@@ -35,8 +36,6 @@ from byoc.planning import (
     price_placement,
 )
 from byoc.rules import load_rules
-from byoc.stages import load_settings, load_strategy
-from byoc.stages.options import DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.support import (
     allow_named,
     check_minimum,

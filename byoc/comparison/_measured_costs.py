@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto
 
 from byoc._dataclasses import dataclass, field
-from byoc.comparison._profile_options import Clock, Patience
+from byoc.comparison._comparison_options import Clock, Patience
 from byoc.costs import (
     CostFile,
     CostTable,

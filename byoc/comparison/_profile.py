@@ -26,6 +26,7 @@ from byoc.comparison._codegen_timing import (
     time_whole,
     without_crossing,
 )
+from byoc.comparison._comparison_options import HOST, ProfileOptions
 from byoc.comparison._measured_costs import (
     MeasurementRecords,
     Patience,
@@ -34,7 +35,6 @@ from byoc.comparison._measured_costs import (
     write_costs,
 )
 from byoc.comparison._prediction_error import choose_margin, describe_unseen
-from byoc.comparison._profile_options import HOST, ProfileOptions
 from byoc.console import format_count
 from byoc.costs import (
     CostTable,

@@ -20,13 +20,19 @@ from byoc.comparison._comparison_options import SimplifyOptions
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.model import GraphIndex, Model, find_boundary, get_node_name, is_qdq_node
 from byoc.passes import PassEffect, load_pass
-from byoc.pipeline import make_plan
+from byoc.pipeline import (
+    AskedUnit,
+    PlanOptions,
+    find_distinct_units,
+    load_settings,
+    make_plan,
+    rewrite_model,
+    write_units,
+)
 from byoc.planning import load_units
 from byoc.reporting import make_report
 from byoc.rules import Target, load_rules
 from byoc.samples import MAX_SAMPLES, read_samples
-from byoc.stages import AskedUnit, find_distinct_units, load_settings, rewrite_model, write_units
-from byoc.stages.options import PlanOptions
 from byoc.support import check_output, check_type, report_step, take_keywords, write_atomically
 from byoc.verification import (
     NotVerified,

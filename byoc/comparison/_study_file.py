@@ -13,11 +13,10 @@ from byoc.costs import Policy, Task, build_tasks, count_trips, find_device_tasks
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
 from byoc.patterns import Unit
+from byoc.pipeline import PlanOptions, UnitOptions, list_files, load_targets
 from byoc.placement import Measure
 from byoc.planning import GraphUnits, find_graphs, load_units
 from byoc.rules import Target, split_generation
-from byoc.stages import load_targets
-from byoc.stages.options import PlanOptions, UnitOptions, list_files
 from byoc.support import (
     ANNOTATIONS,
     COST_MODELS,

@@ -46,10 +46,9 @@ from byoc.comparison._study_results import (
 )
 from byoc.costs import parse_objective
 from byoc.errors import InputError, escape_unprintable, suggest_nearest
+from byoc.pipeline import DEFAULT_STRATEGY, load_settings, load_targets
 from byoc.placement import Measure
 from byoc.planning import choose_clean_passes, read_instance
-from byoc.stages import load_settings, load_targets
-from byoc.stages.options import DEFAULT_STRATEGY
 from byoc.support import (
     check_minimum,
     describe_missing_file,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CheckedExecutor,
         RegionFailedError,
         RegionNotHereError,
+        collect_contradictions,
         find_executable,
         load_executor,
         rename_executor,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from byoc.runtime._program_builder import data_inputs
     from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session
-    from byoc.runtime._shape_check import collect_contradictions
     from byoc.runtime._stage_program import Stage, StageProgram
     from byoc.runtime._stateful_session import StatefulSession, open_stateful
     from byoc.runtime._trace import OPERATOR_CATEGORY, StageProfile, Trace, TraceEvent

@@ -21,10 +21,10 @@ from byoc.runtime._fitting import NO_CHOICE, VariantChoice
 from byoc.runtime._stage_program import (
     HOST,
     MAX_AT_ONCE,
-    DeviceTurns,
     Stage,
     StageProgram,
     StageValues,
+    Steps,
     run_in_pipeline,
 )
 from byoc.runtime._trace import Trace, current_trace, record_into
@@ -286,15 +286,17 @@ class Session(SessionCalls):
 
         Raises InputError when `in_flight` is below 1, and as `run` does in place of an input's outputs.
         """
-        return run_in_pipeline(partial(self.run_in_turn, trace=trace), inputs, in_flight)
+        return run_in_pipeline(partial(self.list_steps, trace=trace), inputs, in_flight)
 
-    def run_in_turn(
-        self, inputs: StageValues, number: int, turns: DeviceTurns, trace: Trace | None
-    ) -> dict[str, Any]:
-        """Return the outputs for the input of a number, each stage run when its device is free."""
+    def list_steps(self, inputs: StageValues, trace: Trace | None) -> Steps:
+        """Yield the device of each stage before it runs there; return the outputs. Raises as `run`.
+
+        Nothing is profiled: memory by stage is known only where one runs at a time.
+        """
         given = self.check_inputs(inputs)
-        with record_into(self._mark(trace)):
-            found = self.program.run(given, hold_device=lambda device: turns.hold(device, number))
+        marked = self._mark(trace)
+        with record_into(marked and replace(marked, profiles=False)):
+            found = yield from self.program.list_steps(given)
         return self._name_outputs(found)
 
     def _name_outputs(self, found: StageValues) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """A graph ready to run: its stages, their dependencies, and one run of them."""
 
 from bisect import insort
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import Future
 from contextvars import copy_context
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import heappop, heappush
-from threading import Condition
+from threading import Condition, Lock, Thread
 from time import perf_counter
 from typing import Any
 
@@ -22,8 +21,8 @@ from byoc.runtime._trace import current_trace
 
 StageValues = Mapping[str, Any]
 
-HoldDevice = Callable[[str], AbstractContextManager[Any]]
-"""Gives, for a device, what is entered while a stage runs on it."""
+Steps = Generator[str, None, dict[str, Any]]
+"""A call in steps: yields the device of the next step, is resumed on it, and returns the outputs."""
 
 Bind = Callable[[StageValues, StageValues], Callable[[StageValues], StageValues] | None]
 """Gives the function that runs a stage which reads and writes some tensors where they lie."""
@@ -109,23 +108,20 @@ class StageProgram:
         values: StageValues,
         kept: Collection[str] = (),
         pool: Callable[[], Pool] | None = None,
-        hold_device: HoldDevice = nullcontext,
     ) -> dict[str, Any]:
         """Return outputs by name, and the values in `kept`; free all others after their last use.
 
-        With a pool, stages that do not wait for one another run at the same time. Each runs inside
-        `hold_device` of its device. Raises InputError naming the stage that failed; any other exception
-        of a stage comes as it is.
+        With a pool, stages that do not wait for one another run at the same time. Raises InputError
+        naming the stage that failed; any other exception of a stage comes as it is.
         """
-        if len(self.stages) == 1 and hold_device is nullcontext and current_trace() is None:
+        if len(self.stages) == 1 and current_trace() is None:
             return self._run_single(values, kept)
         trace = current_trace()
         is_profiled = trace is not None and trace.profiles  # memory by stage: one after another
         threads = pool() if pool and self.dependencies.at_once and not is_profiled else None
-        if threads is None and hold_device is nullcontext:
-            found = self._run_in_order(values, kept)
-        else:
-            found = _ProgramRun(self, values, kept, threads, hold_device).run()
+        if threads is None:
+            return _run_steps(self.list_steps(values, kept))
+        found = _ProgramRun(self, values, kept, threads).run()
         return {name: found[name] for name in (*self.outputs, *kept)}
 
     def _run_single(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:
@@ -141,12 +137,13 @@ class StageProgram:
             raise InputError(f"{stage.name}: {error}") from error
         return {name: found[name] for name in (*self.outputs, *kept)}
 
-    def _run_in_order(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:
-        """Run the stages one after another, and return the values that were not freed."""
+    def list_steps(self, values: StageValues, kept: Collection[str] = ()) -> Steps:
+        """Run the stages one after another, each after its device was yielded; return as `run` does."""
         trace = current_trace()
         profiles = trace is not None and trace.profiles
         found: dict[str, Any] = {**self.constants, **values}
         for stage, needed, freed in self._lifetimes:
+            yield stage.device
             inputs = {name: found[name] for name in stage.inputs}
             run = trace.profile_stage(stage, found) if profiles and trace is not None else stage.run
             start = perf_counter()
@@ -165,7 +162,7 @@ class StageProgram:
                 if name not in kept:
                     del found[name]
             del inputs, outputs  # what nobody reads is freed before the next stage runs
-        return found
+        return {name: found[name] for name in (*self.outputs, *kept)}
 
     @cached_property
     def _lifetimes(self) -> Sequence[tuple[Stage, tuple[str, ...], tuple[str, ...]]]:
@@ -201,6 +198,16 @@ class StageProgram:
         return Dependencies([len(earlier) for earlier in needs], followers, readers, at_once)
 
 
+def _run_steps(steps: Steps) -> dict[str, Any]:
+    """Run a call in the thread of the caller; return its outputs."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outputs: dict[str, Any] = end.value
+            return outputs
+
+
 class _ProgramRun:
     """One run of a program: a stage starts as soon as its inputs are there.
 
@@ -214,11 +221,9 @@ class _ProgramRun:
         program: StageProgram,
         values: StageValues,
         kept: Collection[str],
-        pool: Pool | None,
-        hold_device: HoldDevice,
+        pool: Pool,
     ) -> None:
         """Start with the values from outside; those in `kept` are not freed."""
-        self._hold_device = hold_device
         self._stages, self._dependencies = program.stages, program.dependencies
         self._pool, self._trace = pool, current_trace()
         self._values: dict[str, Any] = {**program.constants, **values}
@@ -270,7 +275,7 @@ class _ProgramRun:
 
     def _call_helper(self) -> None:
         """Have one more thread run stages, when another stage can start."""
-        if self._pool and self._helpers < MAX_AT_ONCE - 1 and self._startable() is not None:
+        if self._helpers < MAX_AT_ONCE - 1 and self._startable() is not None:
             self._helpers += 1
             self._pool.submit(copy_context().run, self._work, wait=False)
 
@@ -281,10 +286,9 @@ class _ProgramRun:
         failure: BaseException | None = None
         try:
             inputs = {name: self._values[name] for name in stage.inputs}
-            with self._hold_device(stage.device):
-                start = perf_counter()
-                outputs = stage.run(inputs)
-                end = perf_counter()
+            start = perf_counter()
+            outputs = stage.run(inputs)
+            end = perf_counter()
             if self._trace is not None:
                 self._trace.add_event(stage, start, end, inputs, outputs)
         except BaseException as error:  # the caller's thread raises it
@@ -306,64 +310,119 @@ class _ProgramRun:
             self._changed.notify()
 
 
-# Several inputs in flight at once, and their turns on devices.
+# Several inputs in flight at once, each device with a thread of its own.
 
 
-class DeviceTurns:
-    """Turns on devices: each runs one stage at a time, those of earlier inputs first."""
+class _Call:
+    """A call whose steps run on the threads of devices; `number` says when it came."""
+
+    def __init__(self, number: int, steps: Steps) -> None:
+        """Let it begin on the host, in the context of the caller."""
+        self.number, self.device = number, HOST
+        self.outputs: Future[dict[str, Any]] = Future()
+        self._steps, self._context = steps, copy_context()
+
+    def advance(self) -> bool:
+        """Run one step; return whether there is another, which is on `device`."""
+        try:
+            self.device = self._context.run(next, self._steps)
+        except StopIteration as end:
+            self.outputs.set_result(end.value)
+        except BaseException as error:  # who waits for the outputs raises it
+            self.outputs.set_exception(error)
+        else:
+            return True
+        return False
+
+    def close(self) -> None:
+        """Give up the steps that were not run."""
+        self._context.run(self._steps.close)
+
+
+class _DeviceThreads:
+    """A thread for each device, which runs one step at a time, those of earlier calls first.
+
+    More threads than devices would only wait for one another, and where other programs use the
+    processors, each that wakes may be put on that of a step which is running. All state is guarded by
+    one lock; a device's condition has it, too.
+    """
 
     def __init__(self) -> None:
-        """Start with all devices free."""
-        self._changed = Condition()
-        self._busy: set[str] = set()
-        self._waiting: dict[str, list[int]] = defaultdict(list)
+        """Start without threads."""
+        self._lock = Lock()
+        self._waiting: dict[str, list[tuple[int, _Call]]] = {}
+        self._changed: dict[str, Condition] = {}
+        self._threads: list[Thread] = []
+        self._is_closing = False
 
-    @contextmanager
-    def hold(self, device: str, number: int) -> Iterator[None]:
-        """Wait until a device is free and no earlier input waits for it; hold it while inside.
+    def __enter__(self) -> "_DeviceThreads":
+        """Return these threads."""
+        return self
 
-        `number` says when the input came; an input waits for one device at a time.
-        """
+    def __exit__(self, *_: object) -> None:
+        """Wait for the steps that are running; begin no more."""
+        with self._lock:
+            self._is_closing = True
+            for each in self._changed.values():
+                each.notify()
+        for thread in self._threads:
+            thread.join()
+        for waiting in self._waiting.values():
+            for _number, call in waiting:
+                call.close()
+
+    def add(self, call: _Call) -> None:
+        """Let a call wait for the device of its next step; a call waits for one at a time."""
+        device = call.device
+        with self._lock:
+            if device not in self._waiting:
+                self._waiting[device], self._changed[device] = [], Condition(self._lock)
+                if not self._is_closing:
+                    name = f"byoc {device}"
+                    thread = Thread(target=self._serve, args=(device,), name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+            heappush(self._waiting[device], (call.number, call))
+            self._changed[device].notify()
+
+    def _serve(self, device: str) -> None:
+        """Run the steps of a device."""
+        while call := self._take(device):
+            if call.advance():
+                self.add(call)
+            del call  # with outputs that others have by now
+
+    def _take(self, device: str) -> _Call | None:
+        """Return the earliest call that waits for a device, None at the end."""
         waiting = self._waiting[device]
-        with self._changed:
-            heappush(waiting, number)
-            self._changed.wait_for(lambda: device not in self._busy and waiting[0] == number)
-            heappop(waiting)
-            self._busy.add(device)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._busy.discard(device)
-                self._changed.notify_all()
-
-
-RunInTurn = Callable[[StageValues, int, DeviceTurns], dict[str, Any]]
-"""Runs inputs, whose number is given, with turns on devices, and returns the outputs."""
+        with self._lock:
+            while not waiting and not self._is_closing:
+                self._changed[device].wait()
+            return None if self._is_closing else heappop(waiting)[1]
 
 
 def run_in_pipeline(
-    run: RunInTurn, inputs: Iterable[StageValues], in_flight: int
+    list_steps: Callable[[StageValues], Steps], inputs: Iterable[StageValues], in_flight: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the outputs for each of several inputs, in their order, with several in flight.
 
-    Raises InputError when `in_flight` is below 1, and as `run` does in place of an input's outputs.
+    Raises InputError when `in_flight` is below 1, and as the steps do in place of an input's outputs.
     """
     if in_flight < 1:
         raise InputError(f"{in_flight} inputs in flight: it takes at least 1")
-    return _run_in_flight(run, inputs, in_flight)
+    return _run_in_flight(list_steps, inputs, in_flight)
 
 
 def _run_in_flight(
-    run: RunInTurn, inputs: Iterable[StageValues], in_flight: int
+    list_steps: Callable[[StageValues], Steps], inputs: Iterable[StageValues], in_flight: int
 ) -> Iterator[dict[str, Any]]:
-    turns = DeviceTurns()
     running: deque[Future[dict[str, Any]]] = deque()
-    # As many threads as inputs, so that none waits for a thread.
-    with ThreadPoolExecutor(in_flight, thread_name_prefix="byoc") as threads:
+    with _DeviceThreads() as threads:
         for number, given in enumerate(inputs):
-            call = partial(run, given, number, turns)
-            running.append(threads.submit(copy_context().run, call))
+            call = _Call(number, list_steps(given))
+            running.append(call.outputs)
+            threads.add(call)
+            del call
             if len(running) == in_flight:
                 yield running.popleft().result()
         while running:

@@ -27,7 +27,7 @@ from byoc.runtime._session import (
     SessionCalls,
     read_tensors,
 )
-from byoc.runtime._stage_program import DeviceTurns, StageValues, run_in_pipeline
+from byoc.runtime._stage_program import StageValues, Steps, run_in_pipeline
 from byoc.runtime._trace import Trace
 
 
@@ -70,13 +70,14 @@ class FittedInputs:
             return self.split.join(calls, self.split.count_rows(self.inputs))
         return self.cut(self.session.run(self.inputs, self.mark(trace)))
 
-    def run_in_turn(self, number: int, turns: DeviceTurns, trace: Trace | None) -> dict[str, Any]:
-        """Return the outputs as `run` does, each stage run when its device is free."""
+    def list_steps(self, trace: Trace | None) -> Steps:
+        """Yield the device of each stage before it runs there; return the outputs as `run` does."""
         if self.split is not None:
-            run = self.session.run_in_turn
-            calls = [run(rows, number, turns, trace) for rows in self._list_rows()]
+            calls = []
+            for rows in self._list_rows():
+                calls.append((yield from self.session.list_steps(rows, trace)))
             return self.split.join(calls, self.split.count_rows(self.inputs))
-        return self.cut(self.session.run_in_turn(self.inputs, number, turns, self.mark(trace)))
+        return self.cut((yield from self.session.list_steps(self.inputs, self.mark(trace))))
 
     def _list_rows(self) -> Iterator[StageValues]:
         assert self.split is not None
@@ -86,11 +87,7 @@ class FittedInputs:
         self, repeats: int, in_flight: int, trace: Trace | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield the outputs of several runs of these inputs, as `Session.run_pipeline` does."""
-        return run_in_pipeline(
-            lambda _, number, turns: self.run_in_turn(number, turns, trace),
-            repeat(self.inputs, repeats),
-            in_flight,
-        )
+        return run_in_pipeline(lambda _: self.list_steps(trace), repeat(self.inputs, repeats), in_flight)
 
     def mark(self, trace: Trace | None) -> Trace | None:
         """Return a trace whose events say what is padded."""
@@ -211,12 +208,10 @@ class VariantSession(SessionCalls):
         self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield the outputs for each of several inputs, as `Session.run_pipeline` does."""
-        return run_in_pipeline(partial(self._run_in_turn, trace=trace), inputs, in_flight)
+        return run_in_pipeline(partial(self._list_steps, trace=trace), inputs, in_flight)
 
-    def _run_in_turn(
-        self, inputs: StageValues, number: int, turns: DeviceTurns, trace: Trace | None
-    ) -> dict[str, Any]:
-        return self.fit(inputs).run_in_turn(number, turns, trace)
+    def _list_steps(self, inputs: StageValues, trace: Trace | None) -> Steps:
+        return (yield from self.fit(inputs).list_steps(trace))
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, as `Session.tensors` does; padded ones are not cut."""

@@ -281,7 +281,7 @@ def test_a_defect_exits_with_3_and_a_traceback(
     def broken(*arguments: object) -> None:
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", broken)
+    monkeypatch.setattr("byoc.pipeline._planning_stages.annotate_graphs", broken)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.out) == (3, "")
     assert ran.err.startswith("Traceback (most recent call last):\n")
@@ -296,7 +296,7 @@ def test_an_interrupt_exits_with_130(here: Path, byoc: Cli, monkeypatch: pytest.
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", stop)
+    monkeypatch.setattr("byoc.pipeline._planning_stages.annotate_graphs", stop)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert ran.code == 130
     assert "Traceback" not in ran.err
@@ -313,7 +313,7 @@ def test_a_stop_that_python_hands_on_as_another_error_is_a_stop(
     def define(*_: object) -> None:
         type("Made", (), {"field": Descriptor()})
 
-    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", define)
+    monkeypatch.setattr("byoc.pipeline._planning_stages.annotate_graphs", define)
     ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
     assert (ran.code, ran.out, ran.err) == (code, "", "")
 

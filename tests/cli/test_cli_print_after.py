@@ -8,8 +8,7 @@ import pytest
 from helpers.cutting import CHAIN, cut, number_regions
 from helpers.support import VANILLA, Ran, parse
 
-from byoc.pipeline import list_stages
-from byoc.stages import summarize_stage
+from byoc.pipeline import list_stages, summarize_stage
 
 # Two layers in int8 with a Softmax between that stays on the host, and a body with a node of its own.
 NET = """

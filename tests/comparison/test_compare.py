@@ -16,9 +16,7 @@ from helpers.support import VANILLA, Ran, parse
 from byoc.comparison import ROW_KEYS, StrategyRow, compare, summarize_strategies
 from byoc.costs import Price, Task, Unknown, Work, load_device_costs, with_link
 from byoc.errors import InputError
-from byoc.pipeline import partition
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
+from byoc.pipeline import PlanOptions, load_settings, partition
 
 NET = (
     """net (float[1, 64, 56, 56] x, float[64, 64, 3, 3] w) => (float[1, 64, 56, 56] y) {

@@ -10,7 +10,7 @@ from helpers.support import VANILLA, parse
 
 from byoc.comparison import compare_decisions, measure_loss
 from byoc.errors import InputError
-from byoc.stages.options import PlanOptions
+from byoc.pipeline import PlanOptions
 
 NET = "net (float[1, 8] x) => (float[1, 8] y) { a = Relu(x)\n y = Sin(a) }"
 

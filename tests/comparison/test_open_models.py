@@ -10,10 +10,10 @@ from helpers.support import Ran, parse
 from onnx import numpy_helper
 
 import byoc
+from byoc.pipeline import is_worth_sizes
 from byoc.placement import Placement, Problem
 from byoc.placement.strategies import AllSupported
 from byoc.planning import find_sizes
-from byoc.stages import is_worth_sizes
 
 TEXT = "g (float[batch, 64] x) => (float[batch, 64] y) { a = MatMul(x, w) b = Relu(a) y = MatMul(b, w) }"
 GROWING = """g (float[n, 64] x, float[p, 64] past_key) => (float[n, 64] y, float[t, 64] present_key) {

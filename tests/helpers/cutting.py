@@ -18,12 +18,11 @@ from byoc.codegen import find_codegen
 from byoc.costs import load_device_costs, load_host_costs
 from byoc.model import Model, Variant
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.pipeline import Result, make_plan, partition
+from byoc.pipeline import EstimateGains, Result, _planning_stages, make_plan, partition
 from byoc.placement import Strategy
 from byoc.planning import GraphPlan, Plan, PlanSettings
 from byoc.rules import Target
 from byoc.runtime import load
-from byoc.stages import EstimateGains, _planning_stages
 from helpers.support import VANILLA, parse
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.

@@ -35,7 +35,7 @@ _OF_CODEGENS = ("byoc.codegens.openvino.openvino_blob",)
 # which starts a thread when it is imported, and waits for it at the end of a fork.
 _LOADED = (
     *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_schedulers", "byoc.pipeline"),
-    *("byoc.stages._compile_stages", "byoc.stages._verify_stage", "byoc.stages._emission_stages"),
+    *("byoc.pipeline._compile_stages", "byoc.pipeline._verify_stage", "byoc.pipeline._emission_stages"),
     *("byoc.placement.strategies._optimizing", "byoc.bundle._writing", "byoc.bundle._reading"),
     *("byoc.runtime._loading", "byoc.reporting._verification_document"),
 )

@@ -181,7 +181,7 @@ def test_what_is_missed_is_no_success(here: Path, byoc: Cli, monkeypatch: pytest
     ran = byoc(*models, "--max-regions", "0")
     assert (ran.code, "regions" in ran.err) == (6, True)
     assert len(byoc(*models, "--verbose").out) > len(byoc(*models).out)
-    monkeypatch.setattr("byoc.packaging._together.ListScheduler", Late)
+    monkeypatch.setattr("byoc.pipeline._together.ListScheduler", Late)
     ran = byoc(*models, "--rate", "a=400", "--rate", "b=800", "-o", "app.byoc")
     assert ran.code == 6
     assert "with the regions that form in each model alone, network b ends 9 s after" in ran.err

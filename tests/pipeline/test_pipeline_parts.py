@@ -10,9 +10,8 @@ from helpers.faulty import faulty  # noqa: F401 - a fixture
 from helpers.support import parse
 
 from byoc.errors import InputError
-from byoc.pipeline import Result, partition
+from byoc.pipeline import Result, Verify, partition
 from byoc.planning import find_parts
-from byoc.stages import Verify
 
 BLOCK = """
 block (float[1, 4] x) => (float[1, 4] y) {

@@ -17,7 +17,7 @@ from random_graphs import GraphMaker
 
 from byoc.model import prepare_model
 from byoc.passes import load_pass
-from byoc.stages import rewrite_model
+from byoc.pipeline import rewrite_model
 
 
 @dataclass(frozen=True)

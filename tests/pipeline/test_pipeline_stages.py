@@ -13,8 +13,17 @@ from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError
-from byoc.pipeline import PLANNING, PREPARATION, list_emission
-from byoc.stages import Chain, Each, Request, Resolved, Stage, watch_stages
+from byoc.pipeline import (
+    PLANNING,
+    PREPARATION,
+    Chain,
+    Each,
+    Request,
+    Resolved,
+    Stage,
+    list_emission,
+    watch_stages,
+)
 
 MOST_FIELDS = 15
 

@@ -11,9 +11,8 @@ from helpers.support import copy_vanilla, parse
 
 import byoc
 from byoc.costs import PlacementDevice
+from byoc.pipeline import PlanOptions, load_settings
 from byoc.placement import UNLIMITED
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 
 def describe(folder: Path, more: str, **limits: Any) -> PlacementDevice:

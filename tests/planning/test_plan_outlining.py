@@ -7,10 +7,8 @@ import pytest
 from accelerators import Files
 from helpers.support import prepared
 
-from byoc.pipeline import make_plan
+from byoc.pipeline import PlanOptions, load_settings, make_plan
 from byoc.planning import Plan
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 NET = """
 g (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y)

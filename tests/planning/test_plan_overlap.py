@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.patterns import group_with_alternatives
-from byoc.pipeline import make_plan, partition
+from byoc.pipeline import PlanOptions, load_settings, make_plan, partition
 from byoc.rules import annotate_graph, load_rules
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 NET = """net (float[1, 8] x, float[1, 8] z) => (float[1, 8] y) {
     a = Exp(x)

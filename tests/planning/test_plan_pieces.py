@@ -19,6 +19,8 @@ from onnx import AttributeProto, helper, numpy_helper
 import byoc
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import JointUnit, Unit
+from byoc.pipeline import PlanOptions, load_settings
+from byoc.pipeline import _outlining as outlining
 from byoc.placement import Fusion, Measure, Placement, Problem
 from byoc.placement.strategies import HostOnly
 from byoc.planning import (
@@ -34,9 +36,6 @@ from byoc.planning import _graph_plan as blocks
 from byoc.planning._cleaned_graphs import _find_alternatives
 from byoc.planning._graph_plan import find_borders
 from byoc.planning._plan_settings import _all_names
-from byoc.stages import _outlining as outlining
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 LOOP = """net (float[1, 8] x, int64 n) => (float[1, 8] y) {
     keep = Constant <value_int = 1> ()

@@ -10,10 +10,8 @@ from accelerators import Files, devices
 from helpers.support import prepared
 
 from byoc.codegen import Refusal
-from byoc.pipeline import make_plan
+from byoc.pipeline import PlanOptions, load_settings, make_plan
 from byoc.planning import Plan, RefusalHistory
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 CHAIN = """g (float[64] x) => (float[64] y) {
     a = Neg(x)

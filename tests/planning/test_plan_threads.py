@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from byoc.stages import find_threads, load_settings, load_targets
-from byoc.stages.options import Options, PlanOptions
+from byoc.pipeline import Options, PlanOptions, find_threads, load_settings, load_targets
 
 RULES = "openvino-cpu"
 

@@ -9,8 +9,7 @@ from accelerators import Files
 from byoc.boundary.convert import AskedTranspose
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
+from byoc.pipeline import PlanOptions, load_settings
 
 INTO, BACK = (0, 2, 3, 1), (0, 3, 1, 2)
 FLOAT, INT8 = TensorType("float32", (1, 2, 3, 4)), TensorType("int8", (1, 2, 3, 4))

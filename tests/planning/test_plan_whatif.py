@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from helpers.support import parse, prepared
 
-from byoc.pipeline import make_plan, partition
+from byoc.pipeline import PlanOptions, load_settings, make_plan, partition
 from byoc.planning import GraphPlan, Plan, _what_ifs, estimate_gains, find_neighbours
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 RULES = """
 target: t

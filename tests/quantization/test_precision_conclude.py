@@ -13,7 +13,17 @@ from helpers.support import VANILLA, parse
 
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model
-from byoc.pipeline import PLANNING, PlanVariant, partition, prepare_variants
+from byoc.pipeline import (
+    PLANNING,
+    MeetBudget,
+    Options,
+    PlanVariant,
+    Prepared,
+    Request,
+    partition,
+    prepare_variants,
+    take,
+)
 from byoc.quantization import (
     Budget,
     ChosenPrecision,
@@ -26,8 +36,6 @@ from byoc.quantization import (
     has_float_mode,
 )
 from byoc.rules import load_rules
-from byoc.stages import MeetBudget, Prepared, Request, take
-from byoc.stages.options import Options
 from byoc.support import Note, show_progress
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"

@@ -8,10 +8,8 @@ import pytest
 from choosing import find_cost
 from helpers.calibrating import wide_inputs, wide_network
 
-from byoc.pipeline import PLANNING, prepare_variants
+from byoc.pipeline import PLANNING, MeetBudget, Options, Request, prepare_variants
 from byoc.quantization import Budget, Precision, UnitPrecisions
-from byoc.stages import MeetBudget, Request
-from byoc.stages.options import Options
 
 
 def test_choices_cost_what_their_plans_cost(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_plan_taken_is_the_cheapest_by_the_objective(
         trials.append(PlanTrial(accuracy, cost))
         return trials[-1]
 
-    monkeypatch.setattr("byoc.stages._trial_stages.PlanTrial", record)
+    monkeypatch.setattr("byoc.pipeline._trial_stages.PlanTrial", record)
     budget = byoc.Budget("dB", 30)
     found = byoc.partition(
         tmp_path / "m.onnx",

@@ -28,11 +28,9 @@ from test_gain_actions import (
 import byoc
 from byoc.errors import CauseKind
 from byoc.model import prepare_model
-from byoc.pipeline import make_plan
+from byoc.pipeline import PlanOptions, load_settings, make_plan
 from byoc.planning import save_placement
 from byoc.reporting import make_decision_document
-from byoc.stages import load_settings
-from byoc.stages.options import PlanOptions
 
 UNARY = {"dtype": "float32", "ops": [{"op": ["Relu", "Neg", "Tanh"]}]}
 ROWS = """g (float[1,8,64] x) => (float[1,8,64] y) <float[8,8,3] w> {

@@ -97,6 +97,59 @@ def test_a_pipeline_that_is_given_up_ends_its_threads() -> None:
     assert threading.active_count() == before
 
 
+def test_what_is_begun_when_it_is_given_up_ends_and_nothing_else_begins() -> None:
+    """The second stage of input 1 goes on when all others wait; then the pipeline is given up."""
+    inside, go_on = threading.Event(), threading.Event()
+    ran: list[tuple[str, int]] = []
+
+    def host(value: int) -> int:
+        ran.append(("host", value))
+        return value
+
+    def region(value: int) -> int:
+        ran.append(("npu", value))
+        if value == 1:
+            inside.set()
+            assert go_on.wait(WAIT)
+        return value
+
+    session = make_session(("host", host), ("npu", region), ("host", host))
+    trace = Trace()
+    pipeline = session.run_pipeline([{"v0": i} for i in range(9)], in_flight=4, trace=trace)
+    assert next(pipeline) == {"v3": 0}
+    assert inside.wait(WAIT)
+    closing = threading.Thread(target=pipeline.close)  # type: ignore[attr-defined]  # as above
+    closing.start()
+    while closing.is_alive() and not go_on.is_set():
+        threading.Event().wait(0.05)
+        go_on.set()
+    closing.join(WAIT)
+    assert [value for device, value in ran if device == "npu"] == [0, 1]
+    assert [each.name for each in trace.events].count("2 on host") == 1
+
+
+def test_each_device_has_one_thread_whatever_is_in_flight() -> None:
+    threads: dict[str, set[str]] = {"host": set(), "npu": set(), "dsp": set()}
+
+    def note(device: str) -> Callable[[int], int]:
+        def run(value: int) -> int:
+            threads[device].add(threading.current_thread().name)
+            return value
+
+        return run
+
+    session = make_session(*((device, note(device)) for device in (*threads, "host")))
+    assert len(list(session.run_pipeline([{"v0": i} for i in range(20)], in_flight=6))) == 20
+    assert threads == {device: {f"byoc {device}"} for device in threads}
+
+
+def test_no_stage_is_profiled_beside_others() -> None:
+    session = make_session(("host", lambda value: value), ("npu", lambda value: value))
+    trace = Trace(profiles=True)
+    assert len(list(session.run_pipeline([{"v0": 1}] * 3, 2, trace))) == 3
+    assert (len(trace.events), trace.profiled) == (6, {})
+
+
 @given(
     st.lists(st.sampled_from(["host", "npu", "dsp"]), min_size=1, max_size=6),
     st.integers(0, 9),

@@ -19,8 +19,8 @@ from byoc.codegen import Artifact, Region
 from byoc.errors import YES, InputError, refuse
 from byoc.model import GraphIndex, TensorType, get_stated_types, read_type
 from byoc.runtime import Stage, StageProgram, collect_contradictions, load_executor
+from byoc.runtime._executors import ShapeCheck, _note_contradiction
 from byoc.runtime._program_builder import GraphStep, ProgramBuilder, find_steps
-from byoc.runtime._shape_check import ShapeCheck, _note_contradiction
 
 DOMAIN = "byoc.dla"
 

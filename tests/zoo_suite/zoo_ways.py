@@ -12,12 +12,19 @@ from helpers.strategies import Alternating, Random
 
 import byoc
 from byoc.bundle import open_bundle
-from byoc.pipeline import emit
+from byoc.pipeline import (
+    ChosenPasses,
+    LoadedModel,
+    Options,
+    Planned,
+    Request,
+    Setup,
+    emit,
+    load_settings,
+)
 from byoc.placement.strategies import AllSupported
 from byoc.quantization import ChosenPrecision
 from byoc.rules import load_rules
-from byoc.stages import ChosenPasses, LoadedModel, Planned, Request, Setup, load_settings
-from byoc.stages.options import Options
 from byoc.verification import (
     NotVerifiableError,
     NotVerified,

@@ -31,11 +31,11 @@ from byoc.passes import (
     load_passes,
     load_region_pass,
 )
-from byoc.placement import LAUNCH
-from byoc.planning import find_graphs
-from byoc.stages._planning_stages import Annotate, Group, Place, clean_rewritten
-from byoc.stages._settings_loader import choose_by_target, load_settings, load_targets
-from byoc.stages._state import (
+from byoc.pipeline._partition_options import record_options
+from byoc.pipeline._plan_options import list_files, list_names
+from byoc.pipeline._planning_stages import Annotate, Group, Place, clean_rewritten
+from byoc.pipeline._settings_loader import choose_by_target, load_settings, load_targets
+from byoc.pipeline._state import (
     ChosenPasses,
     Loaded,
     LoadedModel,
@@ -47,7 +47,8 @@ from byoc.stages._state import (
     Setup,
     take,
 )
-from byoc.stages.options import list_files, list_names, record_options
+from byoc.placement import LAUNCH
+from byoc.planning import find_graphs
 from byoc.support import report_step
 from byoc.zoo import find_genai_folder, load_model, name_source
 
@@ -56,9 +57,9 @@ if TYPE_CHECKING:
     from byoc.codegen import Codegens, Isolation
     from byoc.model import Model
     from byoc.passes import LoadedPass
+    from byoc.pipeline._partition_options import Options
     from byoc.planning import PlanSettings
     from byoc.rules import Target
-    from byoc.stages.options import Options
     from byoc.zoo import GenaiFolder
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from byoc.padding import PaddingDecision, PaddingRule
     from byoc.passes import LoadedPass, PassEffect, PassProcess
     from byoc.patterns import Mark
+    from byoc.pipeline._ask_stage import CodegenAnswers
+    from byoc.pipeline._partition_options import Options
     from byoc.planning import (
         GraphPlan,
         GraphUnits,
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     )
     from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
     from byoc.samples import Sample
-    from byoc.stages._ask_stage import CodegenAnswers
-    from byoc.stages.options import Options
     from byoc.verification import NotVerified, Verification
     from byoc.zoo import GenaiFolder, Source
 

@@ -32,18 +32,18 @@ from byoc.errors import shorten_text
 from byoc.model import find_boundary
 from byoc.numerics import merge_groups
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
-from byoc.reporting import make_decision_document, make_report
-from byoc.stages._ask_stage import compile_alone
-from byoc.stages._outlining import cut_regions
-from byoc.stages._planning_stages import RegionRewriter
-from byoc.stages._state import (
+from byoc.pipeline._ask_stage import compile_alone
+from byoc.pipeline._outlining import cut_regions
+from byoc.pipeline._planning_stages import RegionRewriter
+from byoc.pipeline._state import (
     Compiled,
     Emitting,
     Planned,
     Written,
     take,
 )
-from byoc.stages._verify_stage import attach_samples
+from byoc.pipeline._verify_stage import attach_samples
+from byoc.reporting import make_decision_document, make_report
 from byoc.support import Note, collect_rarely, report_step, resolve_path
 from byoc.verification import NotVerified
 

@@ -30,13 +30,10 @@ from byoc.console import format_quantity
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import find_state_pairs
 from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, find_row_split
-from byoc.planning import predict_at
-from byoc.reporting import describe_chosen_sizes, make_report
-from byoc.samples import model_samples
-from byoc.stages._planning_stages import Annotate, Group
-from byoc.stages._preparation_stages import load_original
-from byoc.stages._results import Each
-from byoc.stages._state import (
+from byoc.pipeline._planning_stages import Annotate, Group
+from byoc.pipeline._preparation_stages import load_original
+from byoc.pipeline._results import Each
+from byoc.pipeline._state import (
     Compiled,
     CompilerFigures,
     Estimated,
@@ -47,6 +44,9 @@ from byoc.stages._state import (
     Verified,
     take,
 )
+from byoc.planning import predict_at
+from byoc.reporting import describe_chosen_sizes, make_report
+from byoc.samples import model_samples
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
     NotVerifiableError,

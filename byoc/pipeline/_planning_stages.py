@@ -34,6 +34,24 @@ from byoc.passes import (
     is_changed,
     merge_effects,
 )
+from byoc.pipeline._outlining import (
+    computes_otherwise,
+    convert_boundaries,
+    name_regions,
+    outline_regions,
+)
+from byoc.pipeline._state import (
+    Annotated,
+    ChosenPasses,
+    Grouped,
+    Loaded,
+    Outlined,
+    Placed,
+    Planned,
+    Prepared,
+    Rewritten,
+    take,
+)
 from byoc.planning import (
     LoweredPrecision,
     PartitionedModel,
@@ -52,19 +70,6 @@ from byoc.planning import (
 from byoc.quantization import Range
 from byoc.rules import Target, find_unmatched_names
 from byoc.samples import Sample
-from byoc.stages._outlining import computes_otherwise, convert_boundaries, name_regions, outline_regions
-from byoc.stages._state import (
-    Annotated,
-    ChosenPasses,
-    Grouped,
-    Loaded,
-    Outlined,
-    Placed,
-    Planned,
-    Prepared,
-    Rewritten,
-    take,
-)
 from byoc.support import report_step
 from byoc.verification import RewriteComparison
 

@@ -18,9 +18,9 @@ from byoc.reporting import check_requirements, make_report, report_placed_nodes,
 if TYPE_CHECKING:
     from byoc.bundle import Report
     from byoc.model import Variant
+    from byoc.pipeline._state import Packed, Planned, Resolved
     from byoc.planning import Plan
     from byoc.reporting import Requirements
-    from byoc.stages._state import Packed, Planned, Resolved
 
 
 # The protocol of stages, and chains of them: what one makes is what the next one reads.

@@ -32,12 +32,12 @@ from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, pr
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import find_boundary, is_large, name_nodes
 from byoc.numerics import fit_proportions
+from byoc.pipeline._outlining import cut_regions
+from byoc.pipeline._planning_stages import Place
+from byoc.pipeline._settings_loader import choose_by_target
+from byoc.pipeline._state import Grouped
 from byoc.planning import PlannedRegion
 from byoc.rules import ASKED_RULE
-from byoc.stages._outlining import cut_regions
-from byoc.stages._planning_stages import Place
-from byoc.stages._settings_loader import choose_by_target
-from byoc.stages._state import Grouped
 from byoc.support import report_each, report_step
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import byoc.placement
 from byoc import bundle, codegen, model, quantization, samples, verification, zoo
 from byoc._dataclasses import dataclass, fields
 from byoc.errors import InputError
-from byoc.stages.options._plan_options import (
+from byoc.pipeline._plan_options import (
     DEFAULT_STRATEGY,
     VARIANT_RULES,
     CompileOptions,

@@ -21,9 +21,12 @@ from byoc.model import (
     list_open_dims,
     parse_dim,
 )
-from byoc.pipeline import Result, partition_request
-from byoc.stages import Request, Resolve
-from byoc.stages.options import VARIANT_RULES, Options, PackageOptions, VariantValue, list_files
+from byoc.pipeline._partition_options import Options, PackageOptions
+from byoc.pipeline._plan_options import VARIANT_RULES, VariantValue, list_files
+from byoc.pipeline._preparation_stages import Resolve
+from byoc.pipeline._program import partition_request
+from byoc.pipeline._results import Result
+from byoc.pipeline._state import Request
 from byoc.support import check_types, read_mapping, take_keywords
 from byoc.zoo import Source, find_genai_folder, find_genai_model, load_model
 

@@ -13,12 +13,17 @@ import numpy as np
 from byoc._dataclasses import dataclass, fields, replace
 from byoc.costs import LATENCY, find_conditions, parse_amount
 from byoc.errors import InputError, suggest_nearest
-from byoc.packaging._package import (
+from byoc.pipeline._package import (
     list_packaged_models,
     name_failed_model,
     package,
 )
-from byoc.pipeline import Result, partition_request
+from byoc.pipeline._partition_options import Options, PackageOptions, RoundOptions
+from byoc.pipeline._plan_options import DEFAULT_STRATEGY
+from byoc.pipeline._program import partition_request
+from byoc.pipeline._results import Result
+from byoc.pipeline._settings_loader import load_settings
+from byoc.pipeline._state import Request
 from byoc.placement import (
     Conditions,
     Ints,
@@ -33,8 +38,6 @@ from byoc.placement import (
 )
 from byoc.placement.strategies import Makespan, measure_placement
 from byoc.planning import save_placement
-from byoc.stages import Request, load_settings
-from byoc.stages.options import DEFAULT_STRATEGY, Options, PackageOptions, RoundOptions
 from byoc.support import describe_failure, take_keywords
 
 if TYPE_CHECKING:

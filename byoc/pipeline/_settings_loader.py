@@ -19,13 +19,14 @@ from byoc.costs import (
 )
 from byoc.errors import InputError, list_causes, suggest_nearest
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
+from byoc.pipeline._partition_options import Options
+from byoc.pipeline._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, list_files
+from byoc.pipeline._state import Planned, Prepared, Resolved, take
 from byoc.placement import CHEAPER_ON_HOST, Perturbation, Robust, limit_time
 from byoc.planning import CostDoubt, PlanSettings, apply_rule_parameters, find_sizes, read_placement
 from byoc.reporting import count_offloaded, describe_chosen_sizes
 from byoc.rules import is_for_want_of_sizes, load_rules
 from byoc.samples import fits_types, model_samples
-from byoc.stages._state import Planned, Prepared, Resolved, take
-from byoc.stages.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, Options, list_files
 from byoc.support import (
     STRATEGIES,
     Note,
@@ -39,11 +40,11 @@ from byoc.support import (
 if TYPE_CHECKING:
     from byoc.costs import CostModel, Within
     from byoc.model import Model
+    from byoc.pipeline._plan_options import PlanOptions
+    from byoc.pipeline._results import Stage
     from byoc.placement import Strategy
     from byoc.planning import GraphPlan
     from byoc.rules import Target
-    from byoc.stages._results import Stage
-    from byoc.stages.options import PlanOptions
 
 
 # The stage that chooses sizes for a model with open dimensions where accelerators need some.

@@ -12,61 +12,34 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from byoc import bundle, quantization, stages
+from byoc import bundle, quantization
 from byoc._dataclasses import dataclass, replace
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.planning import Plan, PlanSettings
-from byoc.stages import (
-    Annotate,
-    Ask,
-    Chain,
-    ChooseSizes,
+from byoc.pipeline._ask_stage import Ask
+from byoc.pipeline._partition_options import Options
+from byoc.pipeline._planning_stages import Annotate, Convert, Group, Outline, Place, Rewrite
+from byoc.pipeline._preparation_stages import Load, Quantize, Resolve
+from byoc.pipeline._results import Chain, Each, Result, make_plan_result, make_result
+from byoc.pipeline._settings_loader import ChooseSizes, add_size_notes
+from byoc.pipeline._state import (
     ChosenPasses,
-    Convert,
-    Each,
     Emitting,
-    EstimateGains,
-    Group,
-    Load,
     LoadedModel,
-    Outline,
     Packed,
-    Place,
-    PlaceParts,
     Planned,
     Prepared,
-    Quantize,
     Request,
-    Resolve,
     Resolved,
-    Result,
-    Rewrite,
     Rewritten,
     Setup,
-    VariantResult,
-    add_size_notes,
-    make_plan_result,
-    make_result,
     take,
 )
-from byoc.stages.options import Options
+from byoc.pipeline._trial_stages import EstimateGains, MeetBudget, PlaceParts
+from byoc.planning import Plan, PlanSettings
 from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
 from byoc.zoo import Source, choose_pipeline
-
-__all__ = [
-    "PLANNING",
-    "PREPARATION",
-    "Result",
-    "VariantResult",
-    "emit",
-    "list_emission",
-    "list_stages",
-    "make_plan",
-    "partition",
-    "partition_request",
-]
 
 _PREPARING: Chain[Resolved, Prepared] = Chain.of(Load()) >> Rewrite() >> Quantize()
 PREPARATION: Chain[Request, list[Prepared]] = Chain.of(Resolve()) >> Each(_PREPARING)
@@ -77,14 +50,18 @@ PLANNING: Chain[Prepared, Planned] = (
 
 def list_emission() -> Chain[Sequence[Emitting], list[Packed]]:
     """Return the stages that write a bundle; a plan alone needs none of what they import."""
+    from byoc.pipeline._compile_stages import Compile, Write  # noqa: PLC0415 - see above
+    from byoc.pipeline._emission_stages import Estimate, FindPadding, Pack  # noqa: PLC0415
+    from byoc.pipeline._verify_stage import Verify  # noqa: PLC0415
+
     return (
-        Chain.of(Each(stages.Write()))
-        >> stages.Compile()
-        >> Each(stages.Estimate())
-        >> Each(stages.Verify())
-        >> stages.FindPadding()
+        Chain.of(Each(Write()))
+        >> Compile()
+        >> Each(Estimate())
+        >> Each(Verify())
+        >> FindPadding()
         >> Each(EstimateGains())
-        >> stages.Pack()
+        >> Pack()
     )
 
 
@@ -197,7 +174,7 @@ class PlanVariant:
         if isinstance(state, Planned):
             return state
         if state.accuracy_test is not None:
-            return stages.MeetBudget(state.accuracy_test, PLANNING).run(state)
+            return MeetBudget(state.accuracy_test, PLANNING).run(state)
         return PLANNING.run(state)
 
 

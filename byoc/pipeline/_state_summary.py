@@ -16,8 +16,8 @@ from byoc.verification import NotVerified
 if TYPE_CHECKING:
     from byoc.model import GraphIndex, Model
     from byoc.passes import LoadedPass
-    from byoc.stages._results import Stage
-    from byoc.stages._state import (
+    from byoc.pipeline._results import Stage
+    from byoc.pipeline._state import (
         Annotated,
         Compiled,
         Estimated,

@@ -16,9 +16,9 @@ from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import read_model_file
 from byoc.onnxrt import INSTALL_HINT, has_runtime
+from byoc.pipeline._state import Estimated, Verified, take
 from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import MAX_SAMPLES, NO_PREPROCESSING, find_samples, model_samples
-from byoc.stages._state import Estimated, Verified, take
 from byoc.support import report_step
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
@@ -37,9 +37,9 @@ from byoc.verification import (
 if TYPE_CHECKING:
     from byoc.bundle import Bundle, RegionCompiler, RegionEntry
     from byoc.codegen import Region
+    from byoc.pipeline._state import Emitting, Prepared
     from byoc.planning import Plan
     from byoc.samples import Sample
-    from byoc.stages._state import Emitting, Prepared
     from byoc.verification import Fault, OutputError, RegionError, Thresholds, Verification
 
 

@@ -10,6 +10,10 @@ from byoc import quantization
 from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import FLOAT_DTYPES, GraphIndex, get_node_name, get_operator_name, name_nodes
+from byoc.pipeline._ask_stage import Ask
+from byoc.pipeline._planning_stages import Annotate, Group, Place, Rewrite
+from byoc.pipeline._preparation_stages import Load, Quantize
+from byoc.pipeline._state import MetBudget, Placed, Planned, Prepared, Resolved, take
 from byoc.planning import (
     NodeSplitter,
     PreciseUnit,
@@ -25,17 +29,13 @@ from byoc.quantization import (
     TradeSearch,
     UnitPrecisions,
 )
-from byoc.stages._ask_stage import Ask
-from byoc.stages._planning_stages import Annotate, Group, Place, Rewrite
-from byoc.stages._preparation_stages import Load, Quantize
-from byoc.stages._state import MetBudget, Placed, Planned, Prepared, Resolved, take
 from byoc.support import collect_rarely, hide_steps, report_step
 
 if TYPE_CHECKING:
+    from byoc.pipeline._partition_options import Options
+    from byoc.pipeline._results import Stage
     from byoc.planning import Action, GraphPlan, Plan, WholePrice
     from byoc.quantization import AccuracyTest, KeptAccuracy
-    from byoc.stages._results import Stage
-    from byoc.stages.options import Options
 
 
 @dataclass(frozen=True, eq=False)
