@@ -207,7 +207,7 @@ class ActionFinder:
                 elif not target.has_quantized_rules:
                     found = (Action(ActionKind.QUANTIZED, name, constraint="ops"), _quantize(target))
             case CauseKind.CONSTRAINT | CauseKind.HOST | CauseKind.COMPOSITE:
-                if drop_constraint(target, place, cause.operator) is not None:
+                if self._can_drop(target, place, cause.operator):
                     found = (Action(ActionKind.RELAX, name, constraint=place),)
         return found
 
@@ -221,6 +221,17 @@ class ActionFinder:
                 return ()
             given += [option, f"{name}={sizes[name]}"]
         return (Action(ActionKind.FLAG, flags=tuple(given)),)
+
+    def _can_drop(self, target: Target, place: str, operator: str) -> bool:
+        """Return whether the rules of a target can do without the constraint at a place."""
+        key = target.name, place, operator
+        if key not in self._droppable:  # many nodes are refused by one constraint
+            self._droppable[key] = drop_constraint(target, place, operator) is not None
+        return self._droppable[key]
+
+    @cached_property
+    def _droppable(self) -> dict[tuple[str, str, str], bool]:
+        return {}
 
     @cached_property
     def _is_quantized(self) -> bool:

@@ -56,12 +56,15 @@ class RemedyFinder:
         """Return the remedy as data, all to be done; there is none with several accelerators."""
         if len(self.plan.targets) > 1:
             return ()
-        target, finder = self.plan.target, ActionFinder(self.plan.targets, self.plan.root.index)
-        found = sorted(finder.find_all(list_causes(verdict), target))
+        found = sorted(self._finder.find_all(list_causes(verdict), self.plan.target))
         return tuple(
             self._limits.get(action.constraint, action) if action.kind is ActionKind.LIMIT else action
             for action in found
         )
+
+    @cached_property
+    def _finder(self) -> ActionFinder:
+        return ActionFinder(self.plan.targets, self.plan.root.index)
 
     @cached_property
     def _futile(self) -> Set[frozenset[Action]]:
