@@ -1,4 +1,4 @@
-"""How the parts of byoc are found: names behind doors, and folders that stand beside the package.
+"""Search for the parts of byoc: names behind doors, and folders that stand beside the package.
 
 Names are imported from the module that defines them when they are first asked for. So a program loads
 what it uses, and not all that its rooms could do. A door lists its names once, as imports under

@@ -60,12 +60,16 @@ class NarrowForm(TwinForm):
         self, index: GraphIndex, operators: Collection[str] | None = None
     ) -> Iterator[int]:
         """Yield the nodes of a graph that compute in the narrow dtype."""
+        wide = {name for name, kind in index.types.items() if name and kind.dtype == self.wide}
+        if not wide:
+            return
         for number, kind in enumerate(index.node_kinds):
             if not is_among(kind.operator, operators):
                 continue
-            names = (*index.node_inputs[number], *index.node_outputs[number])
-            is_wide = any(name and index.get_dtype(name) == self.wide for name in names)
-            if is_wide and self.describe(index, number) is not None:
+            is_narrow = wide.isdisjoint(index.node_inputs[number]) and wide.isdisjoint(
+                index.node_outputs[number]
+            )
+            if not is_narrow and self.describe(index, number) is not None:
                 yield number
 
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:

@@ -258,13 +258,13 @@ class _PlacedGraph:
         # Many units have one verdict; it is kept, so that no other gets its identity.
         keys: dict[tuple[int, int, str], tuple[_Key, Verdict]] = {}
         for row, unit in enumerate(plan.units):
-            if inserted and inserted.issuperset(unit.nodes):
+            refusing = self._find_refusing(row)
+            if not refusing or (inserted and inserted.issuperset(unit.nodes)):
                 continue  # what byoc puts at borders costs nothing, and goes with its neighbours
             if not any(plan.index.is_used(name) for node in unit.nodes for name in outputs[node]):
                 continue  # nothing reads it, and no accelerator gets it
-            for device in range(1, 1 + len(plan.targets)):
-                verdict = self._find_verdict(row, device)
-                if verdict or not known[row][device - 1]:
+            for device, verdict in refusing:
+                if not known[row][device - 1]:
                     continue
                 causes, name = list_causes(verdict), _name_unit(plan, row, device)
                 key = id(verdict), device, name
@@ -274,14 +274,21 @@ class _PlacedGraph:
                 groups.setdefault(keys[key][0], []).append(refused)
         return groups
 
-    def _find_verdict(self, row: int, device: int) -> Verdict:
-        """Return why a device does not take a unit: its rules, or the hard limits of its file."""
-        verdict = self.plan.units[row].verdicts[device - 1]
-        if verdict and row in self.plan.limits:
-            names = "", self.plan.targets[device - 1].name
-            return refuse(*(each for each in self.plan.limits[row] if each.target in names))
-        kept = self.plan.graph_problem.kept_on_host[device - 1].get(row)
-        return refuse(kept) if verdict and kept is not None and kept.kind is CauseKind.LIMIT else verdict
+    def _find_refusing(self, row: int) -> list[tuple[int, Verdict]]:
+        """Return the devices that do not take a unit, each with why: its rules, or its file's limits."""
+        limits, found = self.plan.limits.get(row, ()), []
+        for device, taken in enumerate(self.plan.units[row].verdicts, 1):
+            verdict = taken
+            if taken and limits:
+                names = "", self.plan.targets[device - 1].name
+                verdict = refuse(*(each for each in limits if each.target in names))
+            elif taken:
+                kept = self.plan.graph_problem.kept_on_host[device - 1].get(row)
+                if kept is not None and kept.kind is CauseKind.LIMIT:
+                    verdict = refuse(kept)
+            if not verdict:
+                found.append((device, verdict))
+        return found
 
     def _find_key(
         self, causes: Sequence[Cause], name: str, device: int

@@ -188,43 +188,68 @@ class PromptAxes:
                 refusals[size] = error
         raise refusals[min(refusals)]
 
-    def require_causal(
+    def find_joined(
         self,
         session: VariantSession,
         inputs: StageValues,
         make_state: Callable[[StageValues], StageValues],
-    ) -> None:
-        """Raise InputError unless what the model makes of a token depends on none behind it.
+        given: Collection[str],
+    ) -> dict[str, int]:
+        """Return the outputs of those `given` to callers that pieces join, and the axis of tokens.
 
-        It is run on first tokens without a past, with the last of them changed: what it makes of the
-        others has to stay. Where a variant takes no fewer tokens than the prompt has, these are more.
+        The model is run on first tokens without a past, with the last of them changed: what it makes of
+        the others has to stay. That also shows the axis of an output whose extents are those of all
+        variants. Where a variant takes no fewer tokens than the prompt has, these are more. Raises
+        InputError for a model in which a token depends on those behind it, and where nothing shows it.
         """
-        for size in sorted({2, *self.sizes} - {1}) if self.outputs else ():
+        for size in sorted({2, *self.sizes} - {1}):
             piece = self.cut_first(inputs, size)
             state = make_state(piece)
             if not session.takes({**piece, **state}):
                 continue
             others = change_last(piece, self.tokens)
             one, other = (session.run({**each, **state}) for each in (piece, others))
-            if measure_looking_ahead(one, other, self.outputs, size) > MOST_LOOKING_AHEAD:
+            found = dict(self.outputs)
+            for name in given if len(self.sizes) == 1 else ():  # else extents would differ
+                if name not in found and size in np.shape(one[name]):
+                    found[name] = find_causal_axis(one[name], other[name], size)
+            if not found:
+                break
+            unclear = next((name for name, axis in found.items() if axis < 0), None)
+            if unclear is not None:
+                raise InputError(
+                    "the prompt is longer than variants take, and cannot be read in pieces: all read as "
+                    f"many tokens, and whether output '{unclear}' has an entry for each is not seen"
+                )
+            if measure_looking_ahead(one, other, found, size) > MOST_LOOKING_AHEAD:
                 raise InputError(
                     "the prompt is longer than variants take, and cannot be read in pieces: what the "
                     "model makes of a token depends on those behind it"
                 )
-            return
+            return {name: found[name] for name in given if name in found}
         raise InputError(
             "no variant takes the prompt, and none shows by the outputs for two tokens without a past "
             "whether the model reads it in pieces: give its tokens one by one"
         )
 
-    def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the outputs of all calls as those of one; of one without tokens those of the last."""
-        return {
-            name: np.concatenate([part[name] for part in parts], self.outputs[name])
-            if name in self.outputs
-            else value
-            for name, value in parts[-1].items()
-        }
+
+def join_pieces(parts: Sequence[Mapping[str, Any]], axes: Mapping[str, int]) -> dict[str, Any]:
+    """Return the outputs of all calls as those of one; of one without tokens those of the last."""
+    return {
+        name: np.concatenate([part[name] for part in parts], axes[name]) if name in axes else value
+        for name, value in parts[-1].items()
+    }
+
+
+def find_causal_axis(one: NDArray[Any], other: NDArray[Any], size: int) -> int:
+    """Return the axis of `size` entries along which two outputs differ in the last one alone.
+
+    -1 where there is none, or several: then nothing shows that an axis is of tokens.
+    """
+    axes = [axis for axis, extent in enumerate(one.shape) if extent == size]
+    shares = [measure_looking_ahead({"": one}, {"": other}, {"": axis}, size) for axis in axes]
+    causal = [axis for axis, share in zip(axes, shares, strict=True) if share <= MOST_LOOKING_AHEAD]
+    return causal[0] if len(causal) == 1 and not np.array_equal(one, other) else -1
 
 
 def unmask(piece: StageValues, masks: Collection[str]) -> dict[str, Any]:

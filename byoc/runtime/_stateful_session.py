@@ -20,6 +20,7 @@ from byoc.runtime._prompt_pieces import (
     change_last,
     cut_tokens,
     find_token_axes,
+    join_pieces,
     measure_looking_ahead,
     pays_behind,
     unmask,
@@ -70,6 +71,7 @@ class StatefulSession(SessionCalls):
         self._sizes: dict[str, int] = {}
         self._held_sizes: dict[str, int] = {}
         self._is_causal = self._notes_tokens = False  # as far as is known; from the first `resume` on
+        self._joined: dict[str, int] | None = None  # axes of tokens, once a prompt was read in pieces
         self._read: TokensRead | None = None  # where it is not known what the state holds
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
@@ -242,9 +244,12 @@ class StatefulSession(SessionCalls):
                 raise
         else:
             return self._run_variant(session, fitted, trace)
-        if not self._is_causal:
-            axes.require_causal(
-                session, inputs, lambda piece: {n: self._make_value(n, piece) for n in self._pairs}
+        if self._joined is None:
+            self._joined = axes.find_joined(
+                session,
+                inputs,
+                lambda piece: {n: self._make_value(n, piece) for n in self._pairs},
+                self.outputs,
             )
             self._is_causal = True
         planned = axes.plan_sizes(self._state)
@@ -259,7 +264,7 @@ class StatefulSession(SessionCalls):
                 where = f"after {done} of {axes.count} tokens: " if done else ""
                 raise InputError(f"{where}{error}") from error
             done += size
-        return axes.join(parts)
+        return join_pieces(parts, self._joined)
 
     def _run_variant(
         self, session: VariantSession, fitted: FittedInputs, trace: Trace | None
@@ -313,6 +318,7 @@ class StatefulSession(SessionCalls):
         other = StatefulSession(self._session, tuple(self._pairs.values()), self._max_length)
         other._set_known(self.state, self._read and self._read.copy())
         other._is_causal, other._notes_tokens = self._is_causal, self._notes_tokens
+        other._joined = self._joined
         return other
 
     def _set_known(self, state: StageValues, read: TokensRead | None) -> None:

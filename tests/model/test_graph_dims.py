@@ -220,6 +220,23 @@ def test_relations() -> None:
     )
 
 
+def test_two_names_of_one_size() -> None:
+    """As of the caches that torch's dynamo exporter names apart, and a mask of past and sequence."""
+    inputs = "int64[b, seq] x, float[b, k] key, float[b, v] value, int64[m, total] mask"
+    model = parse(f"g ({inputs}) => (int64[b, seq] y) {{ y = Abs (x) }}")
+    equal: dict[str, int | str] = {"v": "k", "m": "b", "total": "k+seq"}
+    assert shapes_of(fix_dims(model, Dimensions(equal)).proto) == {
+        "x": ("b", "seq"),
+        "key": ("b", "k"),
+        "value": ("b", "k"),
+        "mask": ("b", "k + seq"),
+    }
+    fixed = fix_dims(model, Dimensions({**equal, "k": 4, "b": 1})).proto
+    assert list_open_dims(fixed) == ["seq", "seq + 4"]
+    with pytest.raises(InputError, match=r"^dimension k=4: dimension k would be 4, but it is 3 by "):
+        fix_dims(model, Dimensions({"v": "k", "k": 4}, {"value": (None, 3)}))
+
+
 UNNAMED = """
 g (float[?, 3, ?, w] x, float[?, 4] z) => (float[?, 3, ?, w] y) { y = Relu (x) }
 """

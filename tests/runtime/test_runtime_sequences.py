@@ -371,3 +371,46 @@ def test_an_output_for_each_pair_of_tokens_is_not_joined(tmp_path: Path) -> None
     session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
     with pytest.raises(InputError, match=r"^no variant takes these inputs: "):
         session({"ids": np.array([[1, 4, 2, 5]])})
+
+
+# Each token's row is its own sum with those before it: an output of [1, seq, 4], of as many tokens in
+# each variant.
+EACH = """each (int64[1, seq] ids, float[1, past, 4] old) => (float[1, seq, 4] y, float[1, total, 4] new)
+  <int64[1] axes = {1}, int64 one = {1}, float[6, 4] table = {TABLE}> {
+  g = Gather (table, ids)
+  s = Tanh (g)
+  new = Concat <axis = 1> (old, s)
+  before = ReduceSum <keepdims = 1> (old, axes)
+  MIXED
+  sums = CumSum (a, one)
+  y = Add (sums, before)
+}"""
+
+
+def _cut_each(mixed: str, folder: Path, seq: int) -> Any:
+    model = parse(EACH.replace("MIXED", mixed).replace("TABLE", TABLE), opset=18)
+    variants = {f"past_{past}": {"seq": seq, "past": past} for past in (0, seq, 2 * seq)}
+    cut(model, folder / "b", variants=variants)
+    return byoc.open_stateful(byoc.load(folder / "b"), {"old": "new"})
+
+
+@pytest.mark.parametrize("seq", [2, 3, 4])
+def test_pieces_of_one_length_are_joined(seq: int, tmp_path: Path) -> None:
+    """Extents of the output do not differ from variant to variant: what it makes shows its tokens.
+
+    Of 4 tokens and 4 features either axis might have an entry for each token.
+    """
+    session = _cut_each("a = Identity (s)", tmp_path, seq)
+    for pieces in (2, 3):
+        ids = np.random.default_rng(pieces).integers(0, 6, (1, pieces * seq))
+        kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
+        session.reset()
+        np.testing.assert_allclose(session({"ids": ids})["y"], kept.cumsum(1), rtol=1e-5)
+        np.testing.assert_allclose(session.fork().state["old"], kept, rtol=1e-6)
+
+
+def test_an_output_that_may_be_of_each_token_is_not_guessed(tmp_path: Path) -> None:
+    """The state of a token depends on none behind it, but the output on all."""
+    session = _cut_each("a = CumSum <reverse = 1> (s, one)", tmp_path, 3)
+    with pytest.raises(InputError, match=r"whether output 'y' has an entry for each is not seen$"):
+        session({"ids": np.array([[1, 4, 2, 5, 3, 0]])})
