@@ -113,7 +113,7 @@ def test_only_a_library_lives_in_another_python(style: str, byoc: Byoc, tmp_path
 @pytest.mark.parametrize("other_python", [False, True])
 def test_a_library_is_called_in_few_lines(other_python: bool, request: pytest.FixtureRequest) -> None:
     package = render_package("acme", "library", other_python)
-    assert sum(text.count("\n") for text in package.values()) <= 120
+    assert sum(text.count("\n") for text in package.values()) <= 105
     golden = ROOT / "tests" / "golden" / f"scaffold_library{'_other_python' * other_python}.txt"
     text = "".join(f"==> {path} <==\n{content}" for path, content in package.items())
     if request.config.getoption("--regenerate"):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from drivers_of_tests import CHOSEN, DOUBLING
+from drivers_of_tests import CHOSEN, DOUBLING, INTERFACE_1
 
 from byoc.codegen import DriverSources, find_codegen
 from byoc.codegen.drivers import build_driver
@@ -17,9 +17,10 @@ def dla_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def doubling_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of a driver that gives out twice what it is given."""
+    """The library of a driver that gives out twice what it is given, built before version 2."""
     sources = DriverSources("doubling", (DOUBLING,))
-    return build_driver(sources, tmp_path_factory.mktemp("driver") / "doubling.so")
+    library = tmp_path_factory.mktemp("driver") / "doubling.so"
+    return build_driver(sources, library, flags=(f"-I{INTERFACE_1}", "-DONLY_VERSION_1"))
 
 
 @pytest.fixture(scope="session")

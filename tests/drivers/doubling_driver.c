@@ -4,6 +4,9 @@
  * It fails where a test asks it to: an artifact of "open" or "run" is refused there, and a first input
  * of 13 ends a run. Two calls of one region at once end the process. */
 #include "byoc_driver.h"
+#if defined ONLY_VERSION_1 && defined BYOC_ABI_VERSION_2
+#error "this is not the header of version 1"
+#endif
 
 #include <stdlib.h>
 #include <string.h>

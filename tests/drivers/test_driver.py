@@ -1,18 +1,24 @@
 """The driver of the dla by the interface in C: what it refuses, in one sentence, and threads."""
 
+import os
+import re
 import shutil
 import struct
+import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import onnx
 import pytest
+from drivers_suite.fuzz import write_case
 from helpers.support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
-from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver, get_include_folder
 from byoc.errors import InputError, MissingRuntimeError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -150,3 +156,68 @@ def test_a_driver_that_does_not_compile(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.c"]
     with pytest.raises(MissingRuntimeError, match=r"driver wrong: no C compiler: nothing-here: "):
         build_driver(DriverSources("wrong", (wrong,)), tmp_path / "wrong.so", "nothing-here")
+
+
+# Several threads, under the sanitizers of the compiler.
+
+HARNESS = Path(__file__).parents[1] / "drivers_suite" / "threads_driver.c"
+LOCKED = "    pthread_mutex_lock(&worker->lock);\n    int is_cancelled = worker->is_cancelled;\n"
+
+
+def build_harness(sanitizer: str, folder: Path, sources: Sequence[Path]) -> Path:
+    """Build the harness with a driver's sources; skip where the compiler has no such sanitizer."""
+    command = ["cc", "-std=c11", "-O1", "-g", f"-fsanitize={sanitizer}"]
+    command += [f"-I{get_include_folder()}", f"-I{sources[0].parent}", "-o", str(folder / "harness")]
+    probe = ["-x", "c", "-", "-lpthread"]
+    found = subprocess.run(
+        [*command, *probe], input=b"int main(void) { return 0; }", capture_output=True, check=False
+    )
+    if found.returncode or subprocess.run([folder / "harness"], check=False).returncode:
+        pytest.skip(f"cc has no -fsanitize={sanitizer} that works here")
+    files = [str(HARNESS), *map(str, sources), "-lm", "-lpthread"]
+    subprocess.run([*command, *files], check=True)
+    return folder / "harness"
+
+
+def run_harness(
+    harness: Path, region: Region, artifact: Artifact, folder: Path
+) -> CompletedProcess[str]:
+    """Run regions in four threads, each opened 12 times; return what was printed and the exit code."""
+    paths = write_case(region, artifact, folder / "case")
+    environment = {"ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    return subprocess.run(
+        [str(harness), "12", "1", *paths],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_runs_of_several_threads_have_no_race_and_no_leak(
+    sanitizer: str, compiled: tuple[Region, Artifact], tmp_path: Path
+) -> None:
+    """Each is submitted, waited for in pieces, called back; others cancel it, and share its inputs."""
+    harness = build_harness(sanitizer, tmp_path, find_codegen("dla").driver().files)
+    ran = run_harness(harness, *compiled, tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    ended, cancelled = map(int, re.findall(r"\d+", ran.stdout))
+    assert ended + cancelled == 4 * 12 * 4
+    assert ended
+    assert cancelled
+
+
+def test_a_race_would_be_found(compiled: tuple[Region, Artifact], tmp_path: Path) -> None:
+    """The same with a driver that asks without its lock whether a run is cancelled."""
+    folder = tmp_path / "driver"
+    shutil.copytree(find_codegen("dla").driver().files[0].parent, folder)
+    device = folder / "dla_device.c"
+    text = device.read_text()
+    assert text.count(LOCKED) == 1
+    unlocked = LOCKED.split("\n", 1)[1] + "    pthread_mutex_lock(&worker->lock);\n"
+    device.write_text(text.replace(LOCKED, unlocked))
+    ran = run_harness(build_harness("thread", tmp_path, sorted(folder.glob("*.c"))), *compiled, tmp_path)
+    assert ran.returncode == 66  # the sanitizer's own
+    assert "data race" in ran.stderr

@@ -93,3 +93,31 @@ print(*sys.modules, file=sys.stderr)
 """
 
     assert count_modules(code=code) <= 135
+
+
+BESIDE = ("benchmarks", "tools", "examples", "tests")
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_what_stands_beside_byoc_imports_what_there_is(folder: str) -> None:
+    """Programs that no test runs, too: names move, and a benchmark would fail when it is needed."""
+    asked = {
+        (node.module, alias.name): path
+        for path in (FOLDER.parent / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "byoc"
+        for alias in node.names
+    }
+    assert asked
+    missing = [
+        f"{path}: {module}.{name}" for (module, name), path in asked.items() if not has(module, name)
+    ]
+    assert missing == []
+
+
+def has(module: str, name: str) -> bool:
+    """Return whether a module has a name, or would if a library of another project were installed."""
+    try:
+        return hasattr(import_module(module), name) or bool(import_module(f"{module}.{name}"))
+    except ModuleNotFoundError as error:
+        return not (error.name or "byoc").startswith("byoc")

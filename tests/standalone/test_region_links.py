@@ -15,7 +15,8 @@ from byoc.standalone import export_c
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
-CHOSEN = Path(__file__).parents[1] / "drivers" / "chosen_driver.c"
+DRIVERS = Path(__file__).parents[1] / "drivers"
+CHOSEN = DRIVERS / "chosen_driver.c"
 # `t` passes from the first region to the second; the host reads `a`.
 ROW = """row (float[1, 3, 32, 32] x) => (float[1, 3, 32, 32] y) {
   a = Relu(x)
@@ -37,6 +38,12 @@ SAME = """same (float[4, 8] x) => (float[4, 8] y) {
   t = Relu(a)
   s = Sub(a, p)
   y = Add(t, s)
+}"""
+# The driver `doubling` gives out twice what it is given, whose sign is the same.
+SIGNS = """signs (float[4, 8] x) => (float[4, 8] y) {
+  p = Abs(x)
+  a = Relu(p)
+  y = Sign(a)
 }"""
 BYTES = 3 * 32 * 32 * 4
 
@@ -112,3 +119,26 @@ def test_drivers_that_can_do_less_are_given_less(
         printed = build_and_run(tmp_path / "out", *flags)
         assert "the outputs are right" in printed
         assert {each[::2] for each in read_regions(printed).values()} == {(in_program, in_buffers)}
+
+
+def test_a_driver_that_was_built_before_version_2_is_linked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its table and the program's structures are those of two headers."""
+    source = tmp_path / "doubling.c"
+    table = "const byoc_driver byoc_driver_doubling"
+    text = (DRIVERS / "doubling_driver.c").read_text().replace("static const byoc_driver driver", table)
+    source.write_text(text.replace("&driver", "&byoc_driver_doubling"))
+    sources = DriverSources("doubling", (source,))
+    doubling = type("Doubling", (Chosen,), {"name": "doubling", "driver": lambda _: sources})
+    vendors.install(monkeypatch, doubling=doubling)
+    partition(
+        parse(SIGNS), VANILLA, codegen="doubling", output=tmp_path / "b", strategy="all-supported",
+        verify=False, isolate=False, cache=False,
+    )  # fmt: skip
+    program = tmp_path / "out"
+    export_c(tmp_path / "b", output=program)
+    next(program.rglob(source.name)).unlink()
+    built = ["cc", "-std=c99", "-DONLY_VERSION_1", f"-I{DRIVERS / 'interface_1'}", "-c", source]
+    subprocess.run([*built, "-o", program / "old.o"], check=True)
+    assert "the outputs are right" in build_and_run(program, "old.o")

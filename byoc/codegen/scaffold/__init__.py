@@ -138,8 +138,7 @@ def _render(words: Mapping[str, str], style: Style, other_python: bool) -> dict[
 def _list_interpreter_words(words: Mapping[str, str], other_python: bool) -> dict[str, str]:
     """Return the placeholders of what depends on the interpreter that the codegen lives in."""
     if not other_python:
-        group = '[project.entry-points."byoc.codegens"]'
-        entry = f'{group}\n{words["name"]} = "{words["module"]}:{words["class"]}"\n\n'
+        entry = f'"byoc.codegens" = {{{words["name"]} = "{words["module"]}:{words["class"]}"}}\n'
         names = ("ignored", "versions", "where")
         return {"entry_point": entry, "interface": "byoc.codegen", **dict.fromkeys(names, "")}
     return {
