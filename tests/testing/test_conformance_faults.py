@@ -203,6 +203,22 @@ def test_a_large_constant_is_large_whatever_a_target_takes(word: str) -> None:
     assert not list(draw_form("a large constant", small))
 
 
+@pytest.mark.parametrize("isolate", [True, False])
+def test_each_form_has_the_same_bytes_in_another_process(
+    rules: Path, tmp_path: Path, isolate: bool
+) -> None:
+    """Also those that are not compiled again here where their bytes are the same there."""
+    skips = dict.fromkeys(("test_operator", "test_composite"), "this is about forms")
+    claims = Claims(dynamic_batch=True)
+    cls = conformance("counts_constants", rules, skips=skips, claims=claims, isolate=isolate)
+
+    ((test, _, said),) = failures(cls, tmp_path)
+    assert test == "test_deterministic"
+    for form in ("a shared constant", "a large constant", "a computed constant"):
+        assert f"{form}: compiled again, its artifact has other bytes" in said
+    assert "chain: compiled" not in said
+
+
 def test_what_is_not_claimed_is_not_tested(rules: Path, tmp_path: Path) -> None:
     cls = conformance("fixed_batch", rules)
     cls.claims = Claims(deterministic=False)
