@@ -54,7 +54,8 @@ FLOAT_KEY = "byoc.float_node"
 class TensorRequirement:
     """The requirements on a tensor at one of its uses; the first of its `dtypes` is preferred.
 
-    `channels` says whether an activation may have a scale for each channel (axis 1).
+    `channels` says whether an activation may have a scale for each channel (axis 1). `largest` is the
+    greatest integer that weights may be, None for that of the data type.
     """
 
     dtypes: tuple[str, ...]
@@ -62,6 +63,7 @@ class TensorRequirement:
     per_channel: bool
     power_of_two: bool
     channels: bool = False
+    largest: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +135,7 @@ class TargetRequirements:
             bool(power_of_two),
             (out or node.op_type not in WEIGHTED or is_depthwise(index, node))
             and any(_names_channels(rule, formal, rank, part) for rule in rules),
+            scheme.weights.largest if role == "weights" and scheme.weights else None,
         )
 
     def _list_dtypes(self, rule: OpRule | None, formal: str, role: str) -> Sequence[str]:

@@ -274,7 +274,12 @@ class _SchemeBuilder:
             return self._normalize_axis(convert_given(given), name)
         requirement = unit.requirements.find_requirement(index, node, position, "weights", out=False)
         found = find_channels(index, node) if position == 1 and requirement.per_channel else None
-        form = ScaleRequirement(requirement.dtypes[0], requirement.symmetric, requirement.power_of_two)
+        form = ScaleRequirement(
+            requirement.dtypes[0],
+            requirement.symmetric,
+            requirement.power_of_two,
+            requirement.largest,
+        )
         return self.store.find_params(name, found[0] if found else None, form)
 
     def _add_bias(

@@ -145,11 +145,15 @@ def is_same_form(one: QuantizationParams, other: QuantizationParams) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScaleRequirement:
-    """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two."""
+    """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two.
+
+    `largest` is the greatest integer of a symmetric one, None for that of the data type.
+    """
 
     dtype: str
     symmetric: bool = False
     power_of_two: bool = False
+    largest: int | None = None
 
 
 def compute_params(
@@ -158,9 +162,9 @@ def compute_params(
     """Return scale and zero point for ranges from `low` to `high`: numbers, or `[C]` for an axis.
 
     A range is widened to include 0, which is then represented exactly. Symmetric: `scale = max(|low|,
-    |high|) / qmax`; None for an unsigned type if a range extends below 0. Otherwise: `scale = (high -
-    low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`. Powers of two are rounded up, so
-    that nothing is clipped. A range of only 0 has scale 1.
+    |high|) / qmax`, where `largest` is qmax if it is less; None for an unsigned type if a range extends
+    below 0. Otherwise: `scale = (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`.
+    Powers of two are rounded up, so that nothing is clipped. A range of only 0 has scale 1.
     """
     least, most = DTYPES[form.dtype]
     below = np.minimum(np.asarray(low, np.float64), 0.0)
@@ -168,6 +172,7 @@ def compute_params(
     if form.symmetric:
         if least == 0 and np.any(below < 0):
             return None
+        most = min(most, form.largest or most)
         scale = _round_scale(np.maximum(-below, above) / most, form.power_of_two)
         return QuantizationParams(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
     scale = _round_scale((above - below) / (most - least), form.power_of_two)

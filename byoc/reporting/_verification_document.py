@@ -303,6 +303,7 @@ class LayerCheckReport(ReportModel):
     errors: tuple[LayerErrorReport, ...]
     same: bool
     traced: bool
+    left_out: tuple[str, ...]
     not_compared: str
     problem: str
 

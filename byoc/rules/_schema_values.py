@@ -298,11 +298,20 @@ class QuantizedTensors(StrictModel):
     )
 
 
+class QuantizedWeights(QuantizedTensors):
+    """The quantization of constants that are no bias."""
+
+    largest: Count | None = make_optional_field(
+        "The greatest magnitude that byoc quantizes weights to, if not that of the data type: 126 where "
+        "a compiler does not keep 127."
+    )
+
+
 class Quantization(StrictModel):
     """The quantization scheme of the accelerator, which applies to rules with `quantized: true`."""
 
     activations: QuantizedTensors | None = make_optional_field("What is computed.")
-    weights: QuantizedTensors | None = make_optional_field("Constants that are no bias.")
+    weights: QuantizedWeights | None = make_optional_field("Constants that are no bias.")
     bias: QuantizedTensors | None = make_optional_field(
         "Constants that are int32, or of one dimension beside others."
     )

@@ -80,14 +80,16 @@ def hash_files(folder: Path) -> dict[str, str]:
 def run_fresh_process(
     codegen: str, options: Mapping[str, str], tasks: Sequence[RegionTask]
 ) -> list[RegionAnswer]:
-    """Run regions in one fresh process; return the answers in the order of the tasks.
+    """Run regions in one fresh process, the last first; return the answers in the order of the tasks.
 
-    Raises InputError when the process cannot be started or does not find the codegen.
+    In another order what a codegen keeps from compile to compile is another. Raises InputError when the
+    process cannot be started or does not find the codegen.
     """
     isolation = Isolation(call_timeout=_TIMEOUT, environment=_ENVIRONMENT)
     with closing(Codegens(isolation)) as codegens:
         find_executable(codegen, codegens)
-        return [_run_task(codegens, codegen, options, task) for task in tasks]
+        answers = [_run_task(codegens, codegen, options, task) for task in reversed(tasks)]
+        return answers[::-1]
 
 
 def check_cache_key(codegen: Keyed, name: str, options: Mapping[str, str]) -> Iterator[str]:

@@ -84,10 +84,12 @@ class ComputedLayers:
 class LayerProbe:
     """The quantized tensors of a region, and the models that show and compute them.
 
-    `cutter` has the region and values that reach it.
+    `cutter` has the region and values that reach it. What makes a tensor of `left_out` is part of the
+    layers that read it.
     """
 
     cutter: RegionCutter
+    left_out: frozenset[str] = frozenset()
     _sessions: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -102,7 +104,7 @@ class LayerProbe:
             if is_onnx(node) and node.op_type in VIEW_OPERATORS:
                 continue
             for name in filter(quantized.__contains__, node.output):
-                if self.cutter.values[name].dtype.kind not in "iu":
+                if self.cutter.values[name].dtype.kind not in "iu" or name in self.left_out:
                     continue
                 layer = self._describe_layer(number, name)
                 (last if name in self._leaving else inner).append(layer)

@@ -3,10 +3,10 @@
 A trial may be inconclusive, since a compiler may refuse a part although it accepts the whole.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -95,7 +95,7 @@ def _find_smaller(
 ) -> tuple[list[T], int] | None:
     """Return a part, or all but a part, that is wrong, and the next number of parts."""
     bounds = [len(items) * i // parts for i in range(parts + 1)]
-    slices = list(pairwise(bounds))
+    slices = list(itertools.pairwise(bounds))
     for first, last in slices:
         if trial(items[first:last]) is TrialOutcome.WRONG:
             return items[first:last], 2
@@ -260,11 +260,10 @@ Pair = tuple[Values, Values]
 _MAX_RUNS = 8  # of a region, which layers are compared on
 
 
-ShownRun = Callable[[Values, Values], tuple[dict[str, Any], bool]]
-"""Shows the tensors of a region on one run, of which it gets the inputs and the outputs in the bundle.
+ShownTensors = tuple[dict[str, Any], bool]
+"""The tensors of a region on one run, and whether its outputs had the bits that they had in the bundle.
 
-They are the quantized ones and those that leave the region, by name, as ONNX has them; beside them it is
-whether the outputs had the bits that they had in the bundle.
+They are the quantized ones and those that leave the region, by name, as ONNX has them.
 """
 
 
@@ -272,8 +271,8 @@ whether the outputs had the bits that they had in the bundle.
 class BundleLayers:
     """The quantized layers of a bundle's regions, as their codegens compute them.
 
-    A codegen shows them by `trace`. Where it has none, or that leaves out one, the region is compiled
-    once more, with each layer as an output.
+    A codegen shows them by `trace`. Where it has none, or what it shows does not suffice, the region is
+    compiled once more, with each layer as an output.
     """
 
     bundle: Bundle
@@ -299,7 +298,7 @@ class BundleLayers:
                     waiting_for(f"the layers of {region.name}, compiled with each as an output"),
                     _compile_probe(probe, compiler) as show,
                 ):
-                    return check_layers(probe, show, runs, self.thresholds)
+                    return check_layers(probe, itertools.starmap(show, runs), runs, self.thresholds)
         except (InputError, ValueError) as error:
             return LayerCheck(not_compared=f"{error}{not_traced}")
 
@@ -308,8 +307,10 @@ class BundleLayers:
     ) -> LayerCheck | None:
         """Compare the layers that the codegen's trace shows; None where it has no `trace`.
 
-        Raises InputError where that fails or leaves out a layer, or where outputs are not those that the
-        region had in the bundle, since another run than the traced one is to be judged.
+        A layer that it leaves out is compared as a part of those that read it. Raises InputError where
+        the trace fails, where such longer layers are off, which may be since roundings add up, or where
+        outputs are not those that the region had in the bundle, since another run than the traced one is
+        to be judged.
         """
         codegen = compiler.codegen
         if not can_trace(codegen):
@@ -320,24 +321,30 @@ class BundleLayers:
         )
         names = _match_tensors(own, region)
 
-        def show(inputs: Values, outputs: Values) -> tuple[dict[str, Any], bool]:
+        def show(inputs: Values, outputs: Values) -> ShownTensors:
             given = zip(own.inputs, region.inputs, strict=True)
             traced = trace_region(
                 codegen, own, artifact, {theirs.name: inputs[mine.name] for theirs, mine in given}
             )
             made = {names.get(name, name): value for name, value in traced.items()}
             wanted = probe.cutter.read_outputs(outputs)
-            left_out = [name for name in (*wanted, *probe.exposed) if name not in made]
-            if left_out:
-                more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-                raise InputError(f"it leaves out '{left_out[0]}'{more}")
+            lacking = [name for name in wanted if name not in made]
+            if lacking:
+                raise InputError(f"it leaves out '{lacking[0]}', which leaves the region")
             same = all(_has_same_bits(wanted[name], made[name]) for name in wanted)
-            return {name: made[name] for name in (*probe.exposed, *wanted)}, same
+            return {name: made[name] for name in (*probe.exposed, *wanted) if name in made}, same
 
-        found = check_layers(probe, show, runs, self.thresholds)
+        shown = [show(*pair) for pair in runs[:_MAX_RUNS]]
+        left_out = [name for name in probe.exposed if not all(name in each for each, _ in shown)]
+        used = LayerProbe(probe.cutter, frozenset(left_out)) if left_out else probe
+        known = [({name: each[name] for name in each if name not in left_out}, s) for each, s in shown]
+        found = check_layers(used, known, runs, self.thresholds)
         if not found.same:
             raise InputError("its outputs are not those of the run")
-        return replace(found, traced=True)
+        if left_out and not found.passed:
+            more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+            raise InputError(f"it leaves out '{left_out[0]}'{more}, without which {found.problem}")
+        return replace(found, traced=True, left_out=tuple(left_out))
 
 
 def _match_tensors(own: Region, other: Region) -> dict[str, str]:
@@ -350,19 +357,19 @@ def _match_tensors(own: Region, other: Region) -> dict[str, str]:
 
 
 def check_layers(
-    probe: LayerProbe, show: ShownRun, runs: Sequence[Pair], thresholds: Thresholds
+    probe: LayerProbe, shown: Iterable[ShownTensors], runs: Sequence[Pair], thresholds: Thresholds
 ) -> LayerCheck:
     """Compare each quantized layer of a region alone, on what reached the region in some runs.
 
-    `runs` are the inputs and outputs of the region in the bundle. Raises as `show` does, InputError when
-    onnxruntime does not run the layers, and ValueError when what is shown has other shapes.
+    `runs` are the inputs and outputs of the region in the bundle, of which the first are compared, and
+    `shown` the tensors of these. Raises as iterating `shown` does, InputError when onnxruntime does not
+    run the layers, and ValueError when what is shown has other shapes.
     """
     found: dict[str, list[LayerRun]] = {}
     floats, same = [], True
-    for inputs, outputs in runs[:_MAX_RUNS]:
-        shown, equal = show(inputs, outputs)
+    for (inputs, _), (tensors, equal) in zip(runs[:_MAX_RUNS], shown, strict=False):
         same = same and equal
-        computed = probe.compute_layers(inputs, shown)
+        computed = probe.compute_layers(inputs, tensors)
         for tensor, each in computed.runs.items():
             found.setdefault(tensor, []).append(each)
         floats.append(computed.compare_floats(thresholds))
@@ -371,8 +378,10 @@ def check_layers(
 
 
 @contextmanager
-def _compile_probe(probe: LayerProbe, compiler: RegionCompiler) -> Iterator[ShownRun]:
-    """Compile a region with its layers as outputs, and show them.
+def _compile_probe(
+    probe: LayerProbe, compiler: RegionCompiler
+) -> Iterator[Callable[[Values, Values], ShownTensors]]:
+    """Compile a region with its layers as outputs, and show them by the inputs and outputs of a run.
 
     Raises InputError when the codegen does not compile that; what it gives raises it when a run fails.
     """
@@ -380,7 +389,7 @@ def _compile_probe(probe: LayerProbe, compiler: RegionCompiler) -> Iterator[Show
     reads, makes = cutter.match_inputs(part), cutter.match_outputs(part)
     with _compile_part(cutter.region, compiler, part) as run:
 
-        def show(inputs: Values, outputs: Values) -> tuple[dict[str, Any], bool]:
+        def show(inputs: Values, outputs: Values) -> ShownTensors:
             made = run({**part.inputs, **{reads[name]: inputs[name] for name in reads}})
             same = all(_has_same_bits(outputs[name], made[makes[name]]) for name in makes)
             return probe.read_outputs(part, made), same

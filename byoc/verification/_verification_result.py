@@ -63,7 +63,8 @@ class LayerCheck:
     `floats` are the errors of the region's outputs in floating point, computed on the integers before.
     `same` says that the region, compiled again with its layers shown, gives the bits that it gave in the
     bundle: only then is the region right if each layer is. `traced` says that the codegen's `trace`
-    showed them instead. `not_compared` says why there are none.
+    showed them instead. Those of the tensors `left_out` were compared as parts of the layers that read
+    them. `not_compared` says why there are none.
     """
 
     errors: tuple[LayerError, ...] = ()
@@ -71,6 +72,7 @@ class LayerCheck:
     same: bool = False
     not_compared: str = ""
     traced: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> tuple[LayerError, ...]:
@@ -108,7 +110,8 @@ class LayerCheck:
             return self.problem
         largest = max(error.largest for error in self.errors)
         mean = max(abs(error.mean) for error in self.errors)
-        by = " by the codegen's trace" if self.traced else ""
+        parts = f", {len(self.left_out)} more as parts of others" if self.left_out else ""
+        by = f" by the codegen's trace{parts}" if self.traced else ""
         found = (
             f"{len(self.errors)} quantized layers, each compared alone{by}, are off by at most "
             f"{largest:g} units, and by {mean:.2f} on average of a channel"

@@ -5,7 +5,8 @@ file that the chip's runtime loads, by the driver in the folder beside this file
 runs only what was just built, so that `load` builds again.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -99,6 +100,11 @@ class RKNN:
     native = True  # commands for the NPU, which the driver's library reads
     concurrent = True  # the toolkit's process takes one call after the other
 
+    def __init__(self) -> None:
+        """Begin without a network that is traced."""
+        self._lock = threading.Lock()
+        self._traced: tuple[tuple[Path, bytes], SimulatorRun] | None = None
+
     def compile(self, region: Region, options: RKNNOptions) -> Artifact:
         """Return the .rknn file, with the toolkit's count of cycles.
 
@@ -121,15 +127,7 @@ class RKNN:
         Raises NotHereError without the toolkit, and CompileError where what is built is not what the
         artifact holds.
         """
-        options = read_stored_options(RKNNOptions, artifact.metadata)
-        run = SimulatorRun(find_toolkit(), _load_model(region), options.settings, options.timeout)
-        built = _describe(run.network, options, find_version())
-        for name in ("cycles", "layers"):
-            if built[name] != artifact.metadata.get(name):
-                raise CompileError(
-                    f"the simulator would run another network than the artifact: {name} are "
-                    f"{built[name]}, and in the artifact {artifact.metadata.get(name)}"
-                )
+        run = _open_simulator(region, artifact)
 
         def execute(inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
             made = run([np.asarray(inputs[each.name]) for each in region.inputs])
@@ -139,6 +137,29 @@ class RKNN:
             }
 
         return execute
+
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        """Return the outputs and the quantized tensors that the simulator computes; raises as `load`.
+
+        Left out are those that the toolkit gives other scales or fuses away, as a Concat before a
+        convolution of one pixel, of which it makes a sum of convolutions.
+        """
+        run = self._find_traced_run(region, artifact)
+        tensors = list(_list_quantized(region, run.model))
+        made, shown = run.trace([np.asarray(inputs[each.name]) for each in region.inputs], tensors)
+        outputs = zip(region.outputs, made, strict=True)
+        left = {each.name: _give_form(array, each) for each, array in outputs if each.name == each.inner}
+        return {**shown, **left}
+
+    def _find_traced_run(self, region: Region, artifact: Artifact) -> SimulatorRun:
+        """Return the simulator's network of a region, built once for traces that follow each other."""
+        key = (region.path, artifact.files[_FILE])
+        with self._lock:
+            if self._traced is None or self._traced[0] != key:
+                self._traced = (key, _open_simulator(region, artifact))
+            return self._traced[1]
 
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
         """Return whether an interpreter with the toolkit is named; what it has is not asked."""
@@ -183,6 +204,46 @@ class RKNN:
         """Return the driver, which calls the chip's runtime `librknnrt`."""
         folder = Path(__file__).parent / "driver"
         return DriverSources(self.name, (folder / "rknn_driver.c",), libraries=("rknnrt",))
+
+
+def _open_simulator(region: Region, artifact: Artifact) -> SimulatorRun:
+    """Build a region for the simulator; raises as `RKNN.load` does."""
+    options = read_stored_options(RKNNOptions, artifact.metadata)
+    run = SimulatorRun(find_toolkit(), _load_model(region), options.settings, options.timeout)
+    built = _describe(run.network, options, find_version())
+    for name in ("cycles", "layers"):
+        if built[name] != artifact.metadata.get(name):
+            raise CompileError(
+                f"the simulator would run another network than the artifact: {name} are "
+                f"{built[name]}, and in the artifact {artifact.metadata.get(name)}"
+            )
+    return run
+
+
+def _list_quantized(region: Region, model: onnx.ModelProto) -> Iterator[dict[str, Any]]:
+    """Yield the tensors that the model of a region quantizes, as `ToolkitProcess.trace` takes them.
+
+    The toolkit knows the real values by the name that they have before they are quantized, and those
+    that leave the region by the name of their integers.
+    """
+    known = {name for operation in region.operations() for name in operation.outputs}
+    stored = {each.name: each for each in model.graph.initializer}
+    for node in model.graph.node:
+        name, kind = node.output[0], region.type(node.output[0])
+        if node.op_type != "QuantizeLinear" or name not in known or kind is None:
+            continue
+        if len(node.input) < 3 or not all(each in stored for each in node.input[1:3]):
+            continue  # scales that are computed
+        scale, point = (numpy_helper.to_array(stored[each]) for each in node.input[1:3])
+        if scale.size == 1 and kind.shape is not None:
+            yield {
+                "name": name,
+                "computed": [node.input[0], name],
+                "scale": float(scale.item()),
+                "zero_point": int(point.item()),
+                "dtype": kind.dtype,
+                "shape": list(kind.shape),
+            }
 
 
 def _load_model(region: Region) -> onnx.ModelProto:

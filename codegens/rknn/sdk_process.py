@@ -142,6 +142,27 @@ class ToolkitProcess:
             raise CompileError(f"the simulator fails: {_find_reason(answer)}")
         return made
 
+    def trace(
+        self,
+        network: Network,
+        arrays: Sequence[AnyArray],
+        tensors: Sequence[Mapping[str, Any]],
+        timeout: float,
+    ) -> tuple[list[AnyArray], dict[str, AnyArray]]:
+        """Return the outputs of a network, and the integers of those of some tensors that it computes.
+
+        A tensor has its `name`, the names of the real values in the network (`computed`), `scale`,
+        `zero_point`, `dtype` and `shape`. Raises CompileError as `build` does, and where the toolkit
+        does not show them.
+        """
+        asked = {"method": "trace", "network": network.number, "tensors": list(tensors)}
+        with self.lock:
+            answer, made = self._ask(asked, arrays, timeout)
+        if answer["error"]:
+            raise CompileError(f"the simulator fails: {_find_reason(answer)}")
+        count = len(made) - len(answer["shown"])
+        return made[:count], dict(zip(answer["shown"], made[count:], strict=True))
+
     def has(self, network: Network) -> bool:
         """Return whether the process that built a network still lives; for as long as `lock` is held."""
         return self._process.life == network.life
@@ -180,7 +201,7 @@ class SimulatorRun:
         timeout: float,
     ) -> None:
         """Build the network. Raises CompileError as `ToolkitProcess.build` does."""
-        self._toolkit, self._model = toolkit, model
+        self._toolkit, self.model = toolkit, model
         self._settings, self._timeout = settings, timeout
         self.network = toolkit.build(model, settings, timeout)
         self._finalizer = weakref.finalize(self, toolkit.release, self.network)
@@ -189,11 +210,23 @@ class SimulatorRun:
         """Return the outputs, in the order of the model. Raises CompileError."""
         # A call of another thread may end the process, whose successor gives the same numbers again.
         with self._toolkit.lock:
-            if not self._toolkit.has(self.network):
-                self._finalizer.detach()
-                self.network = self._toolkit.build(self._model, self._settings, self._timeout)
-                self._finalizer = weakref.finalize(self, self._toolkit.release, self.network)
+            self._build_where_lost()
             return self._toolkit.run(self.network, arrays, self._timeout)
+
+    def trace(
+        self, arrays: Sequence[AnyArray], tensors: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[AnyArray], dict[str, AnyArray]]:
+        """Return the outputs, and integers computed inside, as `ToolkitProcess.trace` does."""
+        with self._toolkit.lock:
+            self._build_where_lost()
+            return self._toolkit.trace(self.network, arrays, tensors, self._timeout)
+
+    def _build_where_lost(self) -> None:
+        """Build the network again where its process ended. The caller has the lock."""
+        if not self._toolkit.has(self.network):
+            self._finalizer.detach()
+            self.network = self._toolkit.build(self.model, self._settings, self._timeout)
+            self._finalizer = weakref.finalize(self, self._toolkit.release, self.network)
 
 
 def describe_toolkit() -> Fit:

@@ -4,10 +4,12 @@ Requests are
 
 - `{"method": "build", "model": PATH, "settings": {...}, "export": PATH}`
 - `{"method": "run", "network": NUMBER}`, with arrays
+- `{"method": "trace", "network": NUMBER, "tensors": [...]}`, with arrays: a run that shows integers, too
 - `{"method": "release", "network": NUMBER}`
 
-An answer is `{"error": TEXT, "log": TEXT, "network": NUMBER}`. `log` is what the toolkit printed
-meanwhile, its table of layers among it.
+An answer is `{"error": TEXT, "log": TEXT, "network": NUMBER, "shown": [...]}`. `log` is what the toolkit
+printed meanwhile, its table of layers among it. `shown` names the tensors whose integers follow the
+outputs.
 """
 
 import ctypes
@@ -25,6 +27,7 @@ os.dup2(log.fileno(), 1)
 os.dup2(log.fileno(), 2)
 networks: Dict[int, Any] = {}  # noqa: UP006 - as above
 numbers = itertools.count(1)
+NEAR = 0.01  # units that a real value may lie beside the integer that it stands for
 
 
 def answer(
@@ -35,6 +38,7 @@ def answer(
     os.ftruncate(log.fileno(), 0)
     os.lseek(log.fileno(), 0, os.SEEK_SET)
     error, made, number = "", [], 0
+    shown: List[str] = []  # noqa: UP006 - as above
     try:
         if request["method"] == "build":
             network = build(request["model"], request["settings"], request["export"])
@@ -42,11 +46,13 @@ def answer(
             networks[number] = network
         elif request["method"] == "run":
             made = run(networks[request["network"]], arrays)
+        elif request["method"] == "trace":
+            made, shown = trace(networks[request["network"]], arrays, request["tensors"])
         else:
             networks.pop(request["network"]).release()
     except Exception as failure:
         error = "%s: %s" % (type(failure).__name__, failure)  # noqa: UP031 - for early Pythons
-    return {"error": error, "log": read_log(), "network": number}, made
+    return {"error": error, "log": read_log(), "network": number, "shown": shown}, made
 
 
 def read_log() -> str:
@@ -90,3 +96,51 @@ def run(network: Any, arrays: Sequence[Any]) -> List[Any]:  # noqa: UP006 - as a
     if made is None:
         raise RuntimeError("inference gave nothing")
     return [np.asarray(array) for array in made]
+
+
+def trace(
+    network: Any,
+    arrays: Sequence[Any],
+    tensors: Sequence[Dict[str, Any]],  # noqa: UP006 - as above
+) -> Tuple[List[Any], List[str]]:  # noqa: UP006 - as above
+    """Return the outputs of a run with the integers of some tensors, and the names of those shown.
+
+    The toolkit's own `accuracy_analysis` refuses networks that were quantized before they reached it
+    (2.5.0: "The QAT model need set 'target'"), unless a board computes them. Its simulator computes
+    layer by layer, and is looked at between them. Raises RuntimeError where it cannot be.
+    """
+    simulator: Any = getattr(getattr(network, "rknn_base", None), "simulator", None)
+    compute = getattr(simulator, "_infer_by_sess", None)
+    if compute is None:
+        raise RuntimeError("this release of rknn-toolkit2 does not show what its simulator computes")
+    wanted = {name for each in tensors for name in each["computed"]}
+    found: Dict[str, Any] = {}  # noqa: UP006 - as above
+
+    def look(session: Any, values: Dict[str, Any], *rest: Any, **options: Any) -> None:  # noqa: UP006
+        compute(session, values, *rest, **options)
+        found.update((name, np.array(values[name])) for name in wanted.intersection(values))
+
+    simulator._infer_by_sess = look
+    try:
+        made = run(network, arrays)
+    finally:
+        simulator._infer_by_sess = compute
+    shown = []
+    for each in tensors:
+        real = next((found[name] for name in each["computed"] if name in found), None)
+        integers = None if real is None else quantize(real, each)
+        if integers is not None:
+            made.append(integers)
+            shown.append(each["name"])
+    return made, shown
+
+
+def quantize(real: Any, tensor: Dict[str, Any]) -> Any:  # noqa: UP006 - as above
+    """Return the integers that real values stand for; None where they are those of other scales."""
+    limits = np.iinfo(tensor["dtype"])
+    steps = real.astype(np.float64) / tensor["scale"] + tensor["zero_point"]
+    whole = np.rint(steps)
+    if list(real.shape) != tensor["shape"] or np.any(np.abs(steps - whole) > NEAR):
+        return None
+    inside = np.all((whole >= limits.min) & (whole <= limits.max))
+    return whole.astype(tensor["dtype"]) if inside else None

@@ -4,6 +4,7 @@ The stand-ins know networks of one Relu. What the toolkit itself builds is tests
 """
 
 import os
+import shutil
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,11 @@ FLOATS = "g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ [{name}] y = Relu(x) }}"
 INTEGERS = """g (int8[2,3,4,5] x) => (int8[2,3,4,5] y)
   <float s = {{0.25}}, int8 z = {{-3}}>
 {{ [{name}] d = DequantizeLinear(x, s, z) r = Relu(d) y = QuantizeLinear(r, s, z) }}"""
+
+LAYERS = """g (int8[2,3,4,5] x) => (int8[2,3,4,5] y)
+  <float s = {{0.25}}, int8 z = {{-3}}>
+{{ [{name}] d = DequantizeLinear(x, s, z) r = Relu(d) q = QuantizeLinear(r, s, z)
+   e = DequantizeLinear(q, s, z) t = Relu(e) y = QuantizeLinear(t, s, z) }}"""
 
 
 @pytest.fixture
@@ -132,6 +138,45 @@ def test_what_is_not_built_is_a_sentence_and_the_next_is_built(
 
     assert caught.value.lasting is lasting
     assert RKNN().compile(write_region(FLOATS, tmp_path), RKNNOptions()).files
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("r", {"q", "y"}), ("other_scale", {"y"}), ("silent", {"y"})]
+)
+def test_the_integers_that_the_simulator_computes_are_shown_where_they_are_the_regions(
+    name: str, shown: set[str], toolkit: Path, tmp_path: Path
+) -> None:
+    region = write_region(LAYERS, tmp_path, name)
+    codegen = RKNN()
+    artifact = codegen.compile(region, RKNNOptions())
+
+    for seed in (0, 1):
+        x = draw(region, seed)
+        made = codegen.trace(region, artifact, {"x": x})
+        assert made.keys() == shown
+        for each in made.values():
+            assert each.dtype == np.int8
+            assert np.array_equal(each, compute_relu(region, x))
+
+
+def test_a_toolkit_whose_simulator_cannot_be_looked_at_is_a_sentence(
+    toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = tmp_path / "older"
+    shutil.copytree(STAND_IN / "toolkit", copied)
+    api = copied / "rknn" / "api.py"
+    api.write_text(api.read_text(encoding="utf-8").replace("_infer_by_sess", "infer"), encoding="utf-8")
+    python = tmp_path / "older_python"
+    python.write_text(
+        toolkit.read_text(encoding="utf-8").replace(str(STAND_IN / "toolkit"), str(copied)), "utf-8"
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv("BYOC_RKNN_PYTHON", str(python))
+    region = write_region(LAYERS, tmp_path)
+    artifact = RKNN().compile(region, RKNNOptions())
+
+    with pytest.raises(CompileError, match="does not show what its simulator computes"):
+        RKNN().trace(region, artifact, {"x": draw(region)})
 
 
 def test_a_process_that_dies_in_a_run_is_an_error_and_loading_again_works(

@@ -46,6 +46,7 @@ FORMS = st.builds(
         (0.5, 2.55, ScaleRequirement("uint8"), 0.01, 0),  # 0 is in it
         (-2.55, -1.0, ScaleRequirement("int8"), 0.01, 127),
         (-1.0, 2.54, ScaleRequirement("int8", symmetric=True), 0.02, 0),  # 2.54 / 127
+        (-1.0, 2.52, ScaleRequirement("int8", symmetric=True, largest=126), 0.02, 0),
         (0.0, 2.55, ScaleRequirement("uint8", symmetric=True), 0.01, 0),
         (
             -1.0,

@@ -89,7 +89,7 @@ annotations: {layer_ann: [encoder, '^head']}
 keep: [Softmax]
 quantization:
   activations: {dtype: [int8], symmetric: false, per_channel: false}
-  weights: {dtype: int8, symmetric: true, per_channel: true}
+  weights: {dtype: int8, symmetric: true, per_channel: true, largest: 126}
   bias: {dtype: [int32]}
   scales: power_of_two
   same_scale: [Add, Concat]

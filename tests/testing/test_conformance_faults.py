@@ -152,6 +152,22 @@ def test_a_form_that_is_not_compiled_right_is_found(
     assert {value if test == "test_form" else test for test, value, _ in found} == forms
 
 
+@pytest.mark.parametrize("isolate", [True, False])
+def test_each_form_has_the_same_bytes_in_another_process(
+    rules: Path, tmp_path: Path, isolate: bool
+) -> None:
+    """Also those that are not compiled again here where their bytes are the same there."""
+    skips = dict.fromkeys(("test_operator", "test_composite"), "this is about forms")
+    claims = Claims(dynamic_batch=True)
+    cls = conformance("counts_constants", rules, skips=skips, claims=claims, isolate=isolate)
+
+    ((test, _, said),) = failures(cls, tmp_path)
+    assert test == "test_deterministic"
+    for form in ("a shared constant", "a large constant", "a computed constant"):
+        assert f"{form}: compiled again, its artifact has other bytes" in said
+    assert "chain: compiled" not in said
+
+
 def test_what_is_not_claimed_is_not_tested(rules: Path, tmp_path: Path) -> None:
     cls = conformance("fixed_batch", rules)
     cls.claims = Claims(deterministic=False)

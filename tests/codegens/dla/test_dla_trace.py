@@ -8,7 +8,7 @@ import pytest
 from dla_regions import NETWORK, WEIGHTS, floats, model, region
 
 import byoc
-from byoc.bundle import RegionCompiler, open_bundle
+from byoc.bundle import Bundle, RegionCompiler, open_bundle
 from byoc.codegen import (
     Region,
     compute_tensors,
@@ -81,8 +81,56 @@ def test_matrices_and_views_are_shown_in_the_order_of_onnx(text: str, tmp_path: 
     assert {each.name for each in made.outputs} <= check_trace(made, given)
 
 
+def write_quantized_bundle(folder: Path, dtype: str) -> Bundle:
+    byoc.partition(
+        model(NETWORK, WEIGHTS),
+        "dla",
+        output=folder / "b",
+        strategy="all-supported",
+        precision=byoc.Precision(quantize=dtype, data="random"),
+        verify=False,
+    )
+    return open_bundle(folder / "b")
+
+
 def _refuse_to_compile(*_: object) -> None:
     raise AssertionError
+
+
+@pytest.mark.parametrize("hidden", ["exact", "rounded"])
+def test_layers_that_a_trace_leaves_out_are_compared_as_parts_of_others(
+    hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view rounds nothing; where what is left out is off, the region is compiled again after all."""
+    bundle = write_quantized_bundle(tmp_path, "int8")
+    monkeypatch.setattr(RegionCompiler, "compile", _refuse_to_compile)
+    reached = record_reference_runs(bundle)
+    for _, made, artifact in bundle.regions():
+        found: Any = find_codegen("dla")
+        run, trace = found.load(made, artifact), type(found).trace
+        runs = [(inputs, run(inputs)) for inputs, _ in reached[made.name].values]
+        whole = BundleLayers(bundle, DEFAULT_THRESHOLDS).check(made, runs)
+        assert whole is not None
+        assert not whole.left_out
+        inner = [each.tensor for each in whole.errors if each.tensor not in runs[0][1]]
+
+        def show(*asked: Any, trace: Any = trace, inner: Any = inner) -> dict[str, Any]:
+            shown = dict(trace(*asked))
+            lost = shown.pop(inner[0])
+            if hidden == "rounded":  # what reads it is then off
+                shown[inner[1]] = np.clip(shown[inner[1]].astype(int) + 3, -128, 127).astype(lost.dtype)
+            return shown
+
+        monkeypatch.setattr(type(found), "trace", show)
+        if hidden == "rounded":
+            with pytest.raises(AssertionError):
+                BundleLayers(bundle, DEFAULT_THRESHOLDS).check(made, runs)
+            return
+        layers = BundleLayers(bundle, DEFAULT_THRESHOLDS).check(made, runs)
+        assert layers is not None
+        assert layers.left_out == (inner[0],)
+        assert len(layers.errors) == len(whole.errors) - 1
+        assert "1 more as parts of others" in str(layers)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
@@ -90,15 +138,7 @@ def test_layers_of_integers_are_compared_by_the_trace_and_nothing_is_compiled_ag
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program is run whose results are a unit off, so that layers are asked for."""
-    byoc.partition(
-        model(NETWORK, WEIGHTS),
-        "dla",
-        output=tmp_path / "b",
-        strategy="all-supported",
-        precision=byoc.Precision(quantize=dtype, data="random"),
-        verify=False,
-    )
-    bundle = open_bundle(tmp_path / "b")
+    bundle = write_quantized_bundle(tmp_path, dtype)
     monkeypatch.setattr(RegionCompiler, "compile", _refuse_to_compile)
     reached = record_reference_runs(bundle)
     checked = 0
