@@ -12,6 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
+# Before numpy is imported, which reads it then: with `-n` there is a process for each core, whose BLAS
+# would start a thread for each once more, and .ci/run has a process for each core as well.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from helpers.cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
 from helpers.elsewhere import configure, old_python  # noqa: F401 - fixtures
 from helpers.support import THOROUGH, Ran
@@ -70,11 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_configure(config: pytest.Config) -> None:
     """Set the environment of all tests, and of the processes that they start.
 
-    With `-n` there is a process for each core, whose BLAS would start a thread for each once more. The
-    key that signs bundles, the keys that are trusted, and caches are not the user's own. Bytecode is
+    The key that signs bundles, the keys that are trusted, and caches are not the user's own. Bytecode is
     kept in any case: each process would else compile byoc, which takes longer than most of them run.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as the command line does
     # A job in the background of a script ignores it, and so would all processes that tests interrupt.

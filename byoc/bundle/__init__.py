@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._reading import (
         Bundle,
+        describe_models,
         inspect,
         is_bundle,
         judge_path,

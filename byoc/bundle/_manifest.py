@@ -128,7 +128,7 @@ def check_split(
 ) -> None:
     """Raise InputError, which begins with `place`, unless an entry fits a model of a call's rows.
 
-    Each axis has to be there and as long, as far as that is known of an output, which each have one.
+    Each axis has to have that length, as far as an output's shape is known; each output needs one.
     """
     for side, axes, known in (("input", entry.inputs, types), ("output", entry.outputs, outputs)):
         for name, axis in axes.items():

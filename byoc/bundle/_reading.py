@@ -4,7 +4,7 @@ import hashlib
 import os
 import weakref
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -304,6 +304,11 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
     models = [open_bundle(each, trust=trust) for each in list_models(path)]
     for each in models:
         each.check_regions()
+    return describe_models(path, models)
+
+
+def describe_models(path: Path, models: Sequence[Bundle]) -> dict[str, Any]:
+    """Return what `inspect` says of the bundle or package at a path, whose models are open."""
     trusted = {"trust": asdict(judge_maker(models[0]))}
     documents = {each.display_path.name: each.manifest.model_dump(mode="json") for each in models}
     if models[0].display_path == path:

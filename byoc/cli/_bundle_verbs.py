@@ -173,7 +173,7 @@ def inspect(  # noqa: PLR0913 - each flag has a default
             each.check_regions()
     reports = [[variant.report for variant in each.manifest.variants] for each in opened]
     if form is OutputFormat.json:
-        print_json(byoc.inspect(bundle, trust=trust))
+        print_json(byoc.bundle.describe_models(bundle, opened))
     elif paths == [bundle]:
         _print_bundle(opened[0], verbose)
     else:

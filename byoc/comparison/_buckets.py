@@ -1,11 +1,11 @@
-"""The sizes of buckets that are best for a distribution of lengths: `byoc.choose_buckets`."""
+"""Trials of placements, of which `fastest` keeps the best, and sizes of buckets: `choose_buckets`."""
 
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from math import erf, log, sqrt
+from math import erf, inf, log, sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -373,11 +373,17 @@ def make_log_normal(median: int, sigma: float, most: int) -> dict[int, float]:
     """Return the weights of the lengths from 1 to `most` whose logarithms are normally distributed.
 
     A length has the probability of what rounds up to it. `median` is that of the whole distribution,
-    `sigma` the standard deviation of the natural logarithm. Raises InputError where one is not above 0.
+    `sigma` the standard deviation of the natural logarithm. Raises InputError where one is not above 0,
+    for a `most` beyond `MAX_LENGTH`, and where no length up to `most` has a probability.
     """
-    if median < 1 or not sigma > 0 or not 1 <= most <= MAX_LENGTH:
-        raise InputError(f"log-normal:{median},{sigma:g},{most}: each has to be above 0")
+    name = f"log-normal:{median},{sigma:g},{most}"
+    if median < 1 or not sigma > 0 or most < 1:
+        raise InputError(f"{name}: each has to be above 0")
+    if most > MAX_LENGTH:
+        raise InputError(f"{name}: lengths are at most {MAX_LENGTH}")
     ends = [0.5 * (1 + erf(log(n / median) / (sigma * sqrt(2)))) for n in range(1, most + 1)]
+    if not ends[-1]:
+        raise InputError(f"{name}: no length up to {most} has a probability")
     return {n: end - before for n, (before, end) in enumerate(zip([0.0, *ends], ends, strict=False), 1)}
 
 
@@ -455,15 +461,20 @@ def choose_buckets(model: Source, options: BucketOptions) -> BucketChoice:
 
 
 def _gather_lengths(given: str | Path | Sequence[int] | Mapping[int, float]) -> dict[int, float]:
-    """Return the weights of lengths. Raises InputError for a length below 1 and a weight below 0."""
+    """Return the weights of lengths.
+
+    Raises InputError for a length below 1, a weight that is not finite or below 0, and without lengths.
+    """
     if isinstance(given, str | Path):
         return read_lengths(given)
     found: dict[int, float] = {}
     pairs = given.items() if isinstance(given, Mapping) else ((length, 1.0) for length in given)
     for length, weight in pairs:
-        if length < 1 or not weight >= 0:
+        if length < 1 or not 0 <= weight < inf:
             raise InputError(f"lengths: {length} with the weight {weight:g}")
         found[int(length)] = found.get(int(length), 0.0) + weight
+    if not any(found.values()):
+        raise InputError("lengths: there are none")
     return found
 
 

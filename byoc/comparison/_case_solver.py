@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from importlib.metadata import version
-from math import isnan
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -214,7 +213,7 @@ def _find_without_joules(settings: PlanSettings) -> list[str]:
 
 
 def _moves_without_joules(model: CostModel) -> bool:
-    return isnan(price_launch(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
+    return math.isnan(price_launch(model).joules) or math.isnan(float(transfer_prices(model, [1])[1][0]))
 
 
 def _lacks_joules(model: CostModel) -> bool:

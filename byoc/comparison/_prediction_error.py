@@ -1,7 +1,7 @@
 """Predicted against measured times: of nodes, of placements, and of the regions of a bundle."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, log, sqrt
+from math import log, sqrt
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -97,7 +97,7 @@ class PredictionComparison:
 def compare_host(model: Model, costs: CostModel, patience: Patience) -> PredictionComparison:
     """Measure a model on the host alone, as onnxruntime runs it by default, and compare the prediction.
 
-    Raise InputError if it does not run, and MissingRuntimeError.
+    Raises InputError if it does not run, and MissingRuntimeError.
     """
     times = time_nodes(model, patience)
     return compare_host_times(model, costs, Samples.of(times.wholes), times)
@@ -200,8 +200,9 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | No
 
 def mean_error_factor(found: Sequence[PredictionComparison]) -> float:
     """Return the geometric mean of the factors between prediction and measurement; at least 1."""
-    factors = [abs(log(max(each.predicted, 1e-12) / each.measured.median)) for each in found]
-    return exp(sum(factors) / len(factors))
+    return mean_factor(
+        [UnseenPrediction(each.model, each.predicted, each.measured.median) for each in found]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ class TimedRegion:
 def time_regions(bundle: Bundle) -> list[TimedRegion]:
     """Return the regions of a bundle whose codegens can report a time, by `estimate` or else by `cost`.
 
-    Raise InputError if a codegen is missing or not allowed, or the report lacks a region, and
+    Raises InputError if a codegen is missing or not allowed, or the report lacks a region, and
     CompileError if a codegen fails to report a time.
     """
     require_consent(bundle)

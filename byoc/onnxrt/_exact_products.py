@@ -223,23 +223,23 @@ class _Scope:
             self.types.setdefault(name, kind)
 
     def list_products(self, node: NodeProto, fused: bool) -> list[_Product]:
-        """Return the products of a node whose operands are of different types."""
+        """Return the products of a node whose operands are both int8 or uint8, of one type or of two."""
         if fused and node.op_type in _FUSED:
             pair = [self.dequantized.get(name) for name in node.input[:2]]
             if len(pair) < 2 or None in pair:
                 return []
             one, two = (self.types.get(each.input[0], 0) for each in pair if each is not None)
             assert pair[1] is not None
-            return self._keep_mixed([(one, two, (pair[1].input[0], _get(pair[1], 2)))])
+            return self._keep_small([(one, two, (pair[1].input[0], _get(pair[1], 2)))])
         form = _FORMS.get(node.op_type)
         if form is None:
             return []
         first = _UINT8 if form.first is None else self.types.get(_get(node, form.first), 0)
         named = [(_get(node, other), _get(node, point)) for other, point in form.others]
-        return self._keep_mixed([(first, self.types.get(names[0], 0), names) for names in named])
+        return self._keep_small([(first, self.types.get(names[0], 0), names) for names in named])
 
     @staticmethod
-    def _keep_mixed(found: list[_Product]) -> list[_Product]:
+    def _keep_small(found: list[_Product]) -> list[_Product]:
         return [each for each in found if each[0] in _TYPES and each[1] in _TYPES]
 
 
@@ -287,6 +287,13 @@ class _Operands:
     def __init__(self, graph: EditableGraph, folder: Path | None) -> None:
         self._graph, self._folder = graph, folder
         self._stored = {tensor.name: tensor for tensor in graph.graph.initializer}
+        for node in graph.graph.node:
+            stated = {a.name: a for a in node.attribute} if node.op_type == "Constant" else {}
+            if "value" in stated:
+                self._stored[node.output[0]] = stated["value"].t
+            elif "value_floats" in stated:
+                floats = np.array(stated["value_floats"].floats, np.float32)
+                self._stored[node.output[0]] = numpy_helper.from_array(floats)
         self._made: dict[str, str] = {}
 
     def retype(self, node: NodeProto, names: tuple[str, str], kind: int) -> list[NodeProto]:

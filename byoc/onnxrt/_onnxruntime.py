@@ -2,8 +2,8 @@
 
 Tensors of element types that numpy lacks (bfloat16, float8, int4) are numpy arrays with the dtypes of
 ml_dtypes, as in onnx. onnxruntime takes and returns them only as OrtValues, with elements below one byte
-packed. A run that returns one is given and returns everything so. Of text, sequences and optional values
-onnxruntime's Python interface makes no OrtValues, and reads no sequences: models of one node do.
+packed. A run that returns one is given and returns everything so. Models of one node make OrtValues of
+text, sequences and optional values, and read sequences: onnxruntime's Python interface does neither.
 """
 
 import ctypes

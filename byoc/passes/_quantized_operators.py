@@ -118,7 +118,7 @@ FORMS: Mapping[str, Callable[[Sequence[str], Mapping[str, Any]], FloatForm | Non
     "QLinearGlobalAveragePool": _read_unary("GlobalAveragePool"),
     "QLinearConcat": _read_concat,
 }
-"""What returns the form of an operator, by its name; None where its attributes allow none."""
+"""The reader of each operator's form, by its name; it returns None where attributes allow none."""
 
 
 _AXIS_OPSET = 13  # ONNX opset with scales by axis
@@ -136,7 +136,7 @@ class ReadQuantizedOperators(CleanPass):
     Results are onnxruntime's within one unit. It runs where a rule file has rules for quantized
     operators and none speaks of the operators of integers. With `dynamic_only`, which runs where a rule
     file wants `real_products`, these are the products of what DynamicQuantizeLinear makes, and
-    DynamicQuantizeMatMul; with `forms_only` those are left as they are, and all others replaced.
+    DynamicQuantizeMatMul; with `forms_only` (`byoc.standalone`) the operators in `FORMS` alone.
     """
 
     dynamic_only: bool = False

@@ -581,5 +581,6 @@ def _is_near(matched: int, count: int, fits: bool) -> bool:
 def _describe_progress(matched: int, count: int) -> str:
     if matched == count:
         return "matched to its last line"
-    ordinal = _ORDINALS[matched] if matched < len(_ORDINALS) else f"{matched}th"
-    return f"matched to its {ordinal} line"
+    if matched >= len(_ORDINALS):
+        return f"matched to its line {matched}"
+    return f"matched to its {_ORDINALS[matched]} line"

@@ -1,4 +1,4 @@
-"""The syntax of one line of a pattern: outputs, operators, attributes and operands."""
+"""Lines of patterns: their syntax, properties of operators, and a graph's nodes as the matcher reads."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ def strip_comment(line: str) -> str:
 
 
 def parse_line(text: str, number: int) -> PatternLine:
-    """Parse one line of a pattern. Raise ValueError, with one line for each mistake."""
+    """Parse one line of a pattern. Raises ValueError, with one line for each mistake."""
     found = _LINE.fullmatch(text)
     if found is None:
         raise ValueError(f"'{text}' is not of the form y = Op(a, b?)")
@@ -209,8 +209,6 @@ def parse_return(text: str) -> Sequence[str] | None:
     return [part.strip() for part in text.removeprefix("return").split(",")]
 
 
-# The nodes of a graph as plain values, read once since the matcher looks at each many times.
-
 # Properties of the operators that patterns name, over all their ONNX versions.
 
 # Operators whose operands may be exchanged (ONNX's operator documentation).
@@ -278,6 +276,9 @@ def function_label(op: str) -> str:
 
 CONSTANT = "!"
 """Stands for the operator of a tensor that is known before the model runs."""
+
+
+# The nodes of a graph as plain values, read once since the matcher looks at each many times.
 
 
 @dataclass(frozen=True, eq=False)

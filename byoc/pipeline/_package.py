@@ -37,7 +37,9 @@ _FILES = {
     *("rules", "devices", "variants", "cost_model", "host_cost_model", "placement", "inputs"),
     *("calibration", "data", "cache_dir", "refit"),
 }
+"""Options that name files or folders."""
 _OF_PACKAGE = ("output", "base", "sign", "progress")
+"""Options of the whole package, which no model has of its own."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result
     artifacts are stored once over all models. Returns the result of each model by its name.
 
     Raises InputError as `partition` does, with the model's name in front, and for names of models or
-    devices that are none or the same; nothing has been written.
+    devices that are not allowed or given twice; nothing has been written.
     """
     chosen = list_packaged_models(models, options)
     if options.output is None:
@@ -73,11 +75,11 @@ def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result
         requests = {name: _make_request(name, each, writer) for name, each in chosen.items()}
         _check_region_names(requests, writer)
         for name, request in requests.items():
-            with _naming_model(name, writer):
+            with _name_failed_bundle(name, writer):
                 # All that is wrong in what is asked is said before anything is compiled.
                 Resolve().run(replace(request, options=replace(request.options, output=output)))
         for name, request in requests.items():
-            with _naming_model(name, writer):
+            with _name_failed_bundle(name, writer):
                 results[name] = partition_request(request)
             writer.add_model(name, writer.workspace / name)
         not_signed = writer.finish(options.sign)
@@ -116,7 +118,7 @@ def _check_region_names(requests: Mapping[str, Request], writer: bundle.PackageW
 
 
 @contextmanager
-def _naming_model(name: str, writer: bundle.PackageWriter) -> Iterator[None]:
+def _name_failed_bundle(name: str, writer: bundle.PackageWriter) -> Iterator[None]:
     """Put the name of a model of a package in front of the message of an InputError.
 
     The bundle of the model on the way is called by the place where it is to be.
@@ -138,7 +140,7 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     to sources, or to mappings of options with the source under `model`; or the path of a YAML file with
     such a mapping under `models`, and options for all beside it, whose paths are relative to it.
 
-    Raises InputError for names that are none or the same, and options that are wrong.
+    Raises InputError for names that are not allowed or given twice, and options that are wrong.
     """
     if isinstance(models, str | Path) and str(models).endswith(_SUFFIXES):
         file = Path(models)
@@ -317,7 +319,10 @@ def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel
         if source is None:
             raise InputError(f"model '{name}': its source is missing: give it under 'model'")
         rest = {key: value for key, value in given.items() if key not in ("model", "options")}
-        options = _change_options(given.get("options", options), rest, f"model '{name}'")
+        options = given.get("options", options)
+        if not isinstance(options, PackageOptions):
+            raise InputError(f"model '{name}': no option 'options': give options beside 'model'")
+        options = _change_options(options, rest, f"model '{name}'")
         given = source
     devices = tuple(options.devices or ())
     bundle.check_devices(devices)

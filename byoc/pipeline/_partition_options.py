@@ -307,7 +307,7 @@ class Options(CompileOptions):
     def list_variants(self) -> tuple[model.Variant, ...]:
         """Return the variants of the bundle; a single one without a name where none are asked for.
 
-        Raises InputError as `list_variants` of the options room does.
+        Raises InputError as the function of that name does.
         """
         return list_variants(self.variants or {}, self.buckets or {}, self.dims or {})
 
@@ -378,9 +378,6 @@ def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
     return record
 
 
-# The variants of a bundle, as the options name them.
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundOptions:
     """The rates, deadlines and weights of models that are placed together."""
@@ -419,6 +416,9 @@ class RoundOptions:
             panel=Panel.PLACEMENT,
         ),
     )
+
+
+# The variants of a bundle, as the options name them.
 
 
 def list_variants(

@@ -61,7 +61,7 @@ class PlacedTogether:
     bound: float | None
     """No placement of all models has a shorter round; None where the strategy proves nothing."""
     apart: float
-    """Seconds of a round with each model where it would be placed alone, all of them side by side."""
+    """Seconds of a round in which all models run side by side, each where it would be placed alone."""
     in_turn: float
     """Seconds of the models one after the other, each placed alone."""
     ends: Mapping[str, float]
@@ -119,7 +119,7 @@ def partition_together(
     if alone.placement is not None:
         raise InputError("a placement (--placement) is of a single model, not of several")
     settings = load_settings(alone, alone.strategy)
-    packaged = list_packaged_models(models, PackageOptions(**_select(own)))
+    packaged = list_packaged_models(models, PackageOptions(**_drop_placement(own)))
     sources = {name: each.source for name, each in packaged.items()}
     each_alone = {name: replace(alone, dims=each.options.dims) for name, each in packaged.items()}
     networks = _describe_networks(options, list(sources))
@@ -139,11 +139,11 @@ def partition_together(
                 | ({"placement": str(pinned[name])} if name in pinned else {})
                 for name, source in sources.items()
             }
-            results = package(described, **_select(own))
+            results = package(described, **_drop_placement(own))
     return _describe(joint, placement, plans, results, settings)
 
 
-def _select(own: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_placement(own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a package for given ones."""
     return {name: value for name, value in own.items() if name != "placement"}
 

@@ -39,6 +39,8 @@ def find_compatible_units(problem: Problem, open_to: Bools) -> list[int]:
 
 def remove_isolated_units(problem: Problem) -> Problem:
     """Return the problem without units on devices where all their possible regions are too small.
+
+    It is as it was if it has more than `_MAX_PRUNED` units, or a fusion would be lost with a unit.
     No placement that keeps the limits is lost. Raises ValueError if a unit that must be on an
     accelerator has no device left.
     """

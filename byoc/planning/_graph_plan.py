@@ -1,4 +1,4 @@
-"""The plan of one graph: its units, where each is placed, and its regions."""
+"""The plan of one graph: units, placement, regions; cutting of repeated blocks; regret of a plan."""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence

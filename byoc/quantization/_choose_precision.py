@@ -402,9 +402,9 @@ class ChosenPrecision:
 
     @cached_property
     def narrow_dtype(self) -> str:
-        """The type of activations; that of the first target's file unless one was asked for."""
+        """The 8-bit type that QuantizeLinear nodes make; else the type that was asked for."""
         index = self.model.index
-        nodes = (node for node in index.nodes if node.op_type == "QuantizeLinear")
+        nodes = (node for node in index.nodes if is_quantize(node))
         found = {index.get_dtype(node.output[0]) for node in nodes}
         return next((dtype for dtype in EIGHT_BITS if dtype in found), self.dtype or "")
 

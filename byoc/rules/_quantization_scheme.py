@@ -44,7 +44,7 @@ def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | 
 
 
 def is_unquantized_float(index: GraphIndex, use: TensorUse) -> bool:
-    """Return whether a tensor is a float without quantization, as inside of a composite."""
+    """Return whether a tensor's dtype is a float; to be asked of tensors without quantization alone."""
     return index.get_dtype(use.tensor) in FLOAT_DTYPES
 
 

@@ -344,7 +344,7 @@ class CheckedExecutor:
             raise _make_failure(error, self.who, self.check.region, "failed") from error
 
     def wait(self, method: str = "run") -> AbstractContextManager[None]:
-        """Return a block around a call of the executor, in which it is said what takes long."""
+        """Return a context for one call of the executor, which reports a call that takes long."""
         if not is_watching():
             return _NO_WAIT  # the sentence alone takes as long as an empty region
         what = f"{method} of region {self.check.region.name}"
@@ -358,7 +358,7 @@ class CheckedExecutor:
         if not isinstance(self.run, BindableExecutor):
             return None
         try:
-            with self.wait("bind"):
+            with self.lock, self.wait("bind"):
                 run = self.run.bind(inputs, outputs)
             check = self.check.bind(inputs, outputs)
         except BaseException as error:  # as above
@@ -370,7 +370,7 @@ class CheckedExecutor:
         if not isinstance(self.run, StatefulExecutor):
             return None
         try:
-            with self.wait("allocate"):
+            with self.lock, self.wait("allocate"):
                 state = self.run.allocate(pairs)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "allocating failed") from error

@@ -463,12 +463,14 @@ class _TakenOptions:
 
 def _read_threads(value: Any, where: str) -> int:
     text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
-        most = 10 ** (_MOST_DIGITS - 1) - 1
+    if isinstance(value, bool) or not (
+        text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    ):
+        most = 10**_MOST_DIGITS - 1
         raise InputError(
             f"{where} is {value!r}, and must be a whole number up to {most}; 0 means one for each core"
         )
     return int(text)
 
 
-_MOST_DIGITS = 6  # of a number of threads; onnxruntime takes a C int
+_MOST_DIGITS = 5  # of a number of threads; onnxruntime takes a C int

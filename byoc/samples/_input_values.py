@@ -350,7 +350,7 @@ class DecoderInputs:
         return tuple(
             name
             for name in self.others
-            if roles[name].role in _CHOSEN_ONCE and not _is_single(types[name], "bool")
+            if name in roles and roles[name].role in _CHOSEN_ONCE and not _is_single(types[name], "bool")
         )
 
     def draw_prompt(self, seed: int, length: int) -> NDArray[np.int64]:

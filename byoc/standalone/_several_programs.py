@@ -10,6 +10,7 @@ from typing import cast
 
 from byoc._dataclasses import dataclass, replace
 from byoc.bundle import PROGRAM_FILE, Bundle, VariantEntry, is_bundle, list_models, open_bundle
+from byoc.codegen import find_same_paths
 from byoc.errors import InputError
 from byoc.numerics import round_up
 from byoc.runtime import HOST_NAME, describe_seconds, list_alternatives, list_own_names
@@ -244,13 +245,20 @@ def _export_variants(
         )
     if not candidates:
         raise InputError(*left_out.values())
-    _require_same_tensors(bundle, candidates)
+    _require_comparable(bundle, candidates)
     made, weights = _write_programs(folder, candidates, options)
     _write_choice(folder, bundle, candidates, weights, options.prefix)
     return replace(_add_up(folder, made, weights.size), left_out=left_out)
 
 
-def _require_same_tensors(bundle: Bundle, candidates: Sequence[Candidate]) -> None:
+def _require_comparable(bundle: Bundle, candidates: Sequence[Candidate]) -> None:
+    """Raise InputError unless programs have the same inputs and outputs, and folders of their own."""
+    same = find_same_paths(each.name for each in candidates)
+    if same is not None:
+        raise InputError(
+            f"{bundle.display_path}: {' and '.join(same)} would have one folder: '{HOST_NAME}' is the "
+            "model on the host alone unless a variant is called so"
+        )
     first, *others = candidates
     expected = [*_list_tensors(first.program.graph)]
     for each in others:

@@ -25,8 +25,8 @@ from byoc.model import (
 )
 from byoc.model.ranges import ValueRanges
 
-_UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
-_CHOICE = 9  # of Where
+_UNSQUEEZE_AXES_INPUT_OPSET, _UNBATCHED_SCAN_OPSET = 13, 9  # the operator sets
+_WHERE_OPSET = 9  # of Where
 
 
 class BodyWriter(Protocol):
@@ -85,7 +85,7 @@ def _choose_branch(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
         return
     both = [branches["then_branch"], branches["else_branch"]]
     types = [_list_types(body.index) for body in writer.index.bodies[number]]
-    chooses = writer.index.get_opset(node) >= _CHOICE and types[0] == types[1]
+    chooses = writer.index.get_opset(node) >= _WHERE_OPSET and types[0] == types[1]
     if not chooses or not types[0] or not all(_fits(writer, body, 1) for body in both):
         return
     yield from (scalar := _as_scalar(writer, node.input[0], writer.index)).nodes
@@ -143,7 +143,7 @@ def _run_while(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
     count, begins = (*node.input, "")[:2]
     times, made = _find_most(writer, count), _list_types(inside)
     is_same = [writer.index.types.get(name) for name in node.input[2:]] == made[1:]
-    if times is None or not made or not is_same or writer.index.get_opset(node) < _CHOICE:
+    if times is None or not made or not is_same or writer.index.get_opset(node) < _WHERE_OPSET:
         return
     if not _fits(writer, body, times):
         return
@@ -229,7 +229,7 @@ def _unroll_scan(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
     stated = get_stated_attributes(node)
     body, count = list_bodies(node)[0], int(stated["num_scan_inputs"])
     # Up to operator set 8 the first input has lengths, and what is read has an axis of sequences.
-    is_batched = writer.index.get_opset(node) < _PLAIN_SCAN
+    is_batched = writer.index.get_opset(node) < _UNBATCHED_SCAN_OPSET
     given = list(node.input[1:] if is_batched else node.input)
     states = len(given) - count
     made = len(body.output) - states
@@ -301,7 +301,7 @@ def _stack(
     writer: BodyWriter, rows: Sequence[Sequence[str]], results: Sequence[str], axes: Sequence[int]
 ) -> Iterator[NodeProto]:
     """Yield the nodes that lay what each iteration made beside each other, along a new axis."""
-    by_input = writer.index.opsets.get("", 1) >= _UNSQUEEZE_BY_INPUT
+    by_input = writer.index.opsets.get("", 1) >= _UNSQUEEZE_AXES_INPUT_OPSET
     for at, (result, axis) in enumerate(zip(results, axes, strict=True)):
         if not result:
             continue

@@ -38,13 +38,14 @@ from byoc.testing._case_compiler import (
     list_target_operators,
 )
 from byoc.testing._codegen_checks import CodegenChecks, FreshResults
-from byoc.testing._executor_checks import error_reason, find_differences
+from byoc.testing._executor_checks import Values, error_reason, find_differences, roll_inputs
 from byoc.testing._region_forms import FORMS
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
     QUANTIZED_THRESHOLD,
     TOLERANCE,
     Thresholds,
+    make_reference_executor,
     quantized_tensors_of,
 )
 
@@ -70,41 +71,58 @@ class DriverChecks:
         if self.library.name != name:
             raise InputError(f"the driver says that it is for '{self.library.name}'")
 
-    def check_results(self, cut: CompiledCase) -> Iterator[str]:
+    def check_results(self, case: CompiledCase) -> Iterator[str]:
         """Check that the driver computes what plain onnxruntime does.
 
         Regions that do not cross to a driver are left out, and those for another device than is here.
         """
-        for region, artifact in cut.regions:
+        for region, artifact in case.regions:
             try:
                 opened = self._open(region, artifact)
                 if opened is None:
                     continue
-                inputs, expected = cut.expected_runs[region.name].values[0]
+                inputs, expected = case.expected_runs[region.name].values[0]
                 found = opened(inputs)
             except ByocError as error:
-                yield f"{cut.name}: {error}"
+                yield f"{case.name}: {error}"
                 continue
             quantized = quantized_tensors_of(region)
             for problem in find_differences(expected, found, self.allow(region), quantized):
-                yield f"{cut.name}: by the driver {problem}"
+                yield f"{case.name}: by the driver {problem}"
 
-    def check_threads(self, cut: CompiledCase) -> Iterator[str]:
-        """Check that two regions that are open compute their own results on two threads."""
-        region, artifact = cut.regions[0]
-        inputs, expected = cut.expected_runs[region.name].values[0]
-        allowed, quantized = self.allow(region), quantized_tensors_of(region)
+    def check_threads(self, first: CompiledCase, second: CompiledCase) -> Iterator[str]:
+        """Check that two regions that are open compute their own results on two threads.
 
-        def run(opened: OpenedRegion) -> list[str]:
+        They are the first ones of two cases, and of other inputs even if these are the same case.
+        """
+        tasks = [task for task in map(self._open_on, (first, second), range(2)) if task is not None]
+
+        def run(task: tuple[OpenedRegion, Region, Values, Values]) -> list[str]:
+            opened, region, inputs, expected = task
+            allowed, quantized = self.allow(region), quantized_tensors_of(region)
             found = [opened(inputs) for _ in range(_CALLS)]
             problems = (find_differences(expected, each, allowed, quantized) for each in found)
             return [problem for each in problems for problem in each]
 
-        opened = [each for _ in range(2) if (each := self._open(region, artifact)) is not None]
         with ThreadPoolExecutor(2) as threads:
-            found = dict.fromkeys(problem for each in threads.map(run, opened) for problem in each)
-        for problem in found:
-            yield f"{cut.name}: by the driver on two threads {problem}"
+            found = [dict.fromkeys(problems) for problems in threads.map(run, tasks)]
+        for (_, region, _, _), problems in zip(tasks, found, strict=True):
+            for problem in problems:
+                yield f"{region.name}: by the driver on two threads {problem}"
+
+    def _open_on(
+        self, case: CompiledCase, number: int
+    ) -> tuple[OpenedRegion, Region, Values, Values] | None:
+        """Open the first region of a case; return it with inputs, shifted by `number`, and its outputs.
+
+        None if it does not cross to a driver.
+        """
+        region, artifact = case.regions[0]
+        opened = self._open(region, artifact)
+        if opened is None:
+            return None
+        inputs = roll_inputs(case.expected_runs[region.name].values[0][0], number)
+        return opened, region, inputs, make_reference_executor(region)(inputs)
 
     def _open(self, region: Region, artifact: Artifact) -> OpenedRegion | None:
         """Open a region; None for one that does not cross to a driver. Raises DriverError."""
@@ -144,21 +162,21 @@ class Claims:
 class ConformanceKit:
     """One codegen under test: its plug-in, its rules, and the cases compiled so far."""
 
-    def __init__(self, asked: "type[ConformanceBase]", folder: Path) -> None:
+    def __init__(self, settings: "type[ConformanceBase]", folder: Path) -> None:
         """Find the codegen. Raises InputError when it, an option or the rule file is wrong."""
         if not has_runtime():
             raise InputError(INSTALL_HINT)
         # On systems without worker processes the codegen is in this one.
-        isolation = Isolation(call_timeout=asked.timeout, unless_trusted=True)
-        codegen = Codegens(isolation if asked.isolate else None).find(asked.codegen)
+        isolation = Isolation(call_timeout=settings.timeout, unless_trusted=True)
+        codegen = Codegens(isolation if settings.isolate else None).find(settings.codegen)
         self.codegen: Codegen = codegen
-        self.settings = asked
+        self.settings = settings
         self.folder = folder
-        self.cases = CaseCompiler(asked.rules, codegen, asked.options, folder / "bundles")
-        tolerance = {**TOLERANCE, QUANTIZED_THRESHOLD: DEFAULT_THRESHOLDS.units, **asked.tolerance}
-        units, own = tolerance.pop(QUANTIZED_THRESHOLD), frozenset(asked.tolerance)
+        self.cases = CaseCompiler(settings.rules, codegen, settings.options, folder / "bundles")
+        tolerance = {**TOLERANCE, QUANTIZED_THRESHOLD: DEFAULT_THRESHOLDS.units, **settings.tolerance}
+        units, own = tolerance.pop(QUANTIZED_THRESHOLD), frozenset(settings.tolerance)
         thresholds = Thresholds(units=units, relative=tolerance, asked=own)
-        options = parse_codegen_options(codegen, asked.options)
+        options = parse_codegen_options(codegen, settings.options)
         contract = self.cases.target.arithmetic
         self.checks = CodegenChecks(codegen, options, thresholds, contract)
         self.reason_not_run = ""
@@ -192,6 +210,15 @@ class ConformanceKit:
             raise found
         return found
 
+    def find_second(self) -> CompiledCase | None:
+        """Return another form than the sample that works by itself, None where there is none."""
+        for name in ("an operand twice", "a shared constant", "several outputs"):
+            with suppress(NotTakenError, InputError):
+                found = self.compile_form(name)
+                if not self.check_results(found):
+                    return found
+        return None
+
     def compile_twin(self, name: str) -> CompiledCase:
         """Return a form compiled with other names and constants; raises as `compile_form`."""
         return self.cases.compile(self.cases.plan_form(name, seed=1))
@@ -216,7 +243,7 @@ class ConformanceKit:
                     return self.cases.compile(case)
         return None
 
-    def check_results(self, cut: CompiledCase) -> list[str]:
+    def check_results(self, case: CompiledCase) -> list[str]:
         """Return the errors in a case's results, the driver's included.
 
         There are none where this machine cannot run it; `reason_not_run` says why it cannot.
@@ -224,15 +251,15 @@ class ConformanceKit:
         problems = []
         if not self.reason_not_run:
             try:
-                problems = self.checks.check_results(cut)
+                problems = self.checks.check_results(case)
             except NotHereError as error:
                 self.reason_not_run = f"codegen {self.codegen.name}: {error}"
-        return problems + self.check_driver(cut)
+        return problems + self.check_driver(case)
 
-    def check_driver(self, cut: CompiledCase) -> list[str]:
+    def check_driver(self, case: CompiledCase) -> list[str]:
         """Return the errors in what the driver makes of a case, none where there is no driver."""
         driver = self.driver
-        return list(driver.check_results(cut)) if isinstance(driver, DriverChecks) else []
+        return list(driver.check_results(case)) if isinstance(driver, DriverChecks) else []
 
     def require_driver(self) -> DriverChecks:
         """Return the codegen's driver; skips the test where it has none, or there is no C compiler.
@@ -283,7 +310,7 @@ class ConformanceKit:
                         cuts.append(self.compile_form(name))
                     except (NotTakenError, InputError):
                         continue
-            working = [cut for cut in cuts if not self.checks.check_results(cut)]
+            working = [case for case in cuts if not self.checks.check_results(case)]
             try:
                 options = self.settings.options
                 self._fresh = self.checks.run_in_fresh_process(working, options)

@@ -80,14 +80,16 @@ def hash_files(folder: Path) -> dict[str, str]:
 def run_fresh_process(
     codegen: str, options: Mapping[str, str], tasks: Sequence[RegionTask]
 ) -> list[RegionAnswer]:
-    """Run regions in one fresh process; return the answers in the order of the tasks.
+    """Run regions in one fresh process, the last first; return the answers in the order of the tasks.
 
-    Raises InputError when the process cannot be started or does not find the codegen.
+    In another order what a codegen keeps from compile to compile is another. Raises InputError when the
+    process cannot be started or does not find the codegen.
     """
     isolation = Isolation(call_timeout=_TIMEOUT, environment=_ENVIRONMENT)
     with closing(Codegens(isolation)) as codegens:
         find_executable(codegen, codegens)
-        return [_run_task(codegens, codegen, options, task) for task in tasks]
+        answers = [_run_task(codegens, codegen, options, task) for task in reversed(tasks)]
+        return answers[::-1]
 
 
 def check_cache_key(codegen: Keyed, name: str, options: Mapping[str, str]) -> Iterator[str]:
@@ -191,7 +193,7 @@ class OutputsLast(ExecutorCheck):
         """Yield the problems."""
         first = run(inputs)
         kept = {name: np.array(value) for name, value in first.items()}
-        run(_roll_inputs(inputs, 1))
+        run(roll_inputs(inputs, 1))
         for name, value in kept.items():
             if not _same_bytes(value, np.asarray(first[name])):
                 yield f": the next run overwrites output '{name}' of the one before: give out copies"
@@ -202,7 +204,7 @@ class TwoThreads(ExecutorCheck):
 
     def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
         """Yield the problems."""
-        given = [_roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
+        given = [roll_inputs(inputs, number) for number in range(_THREAD_CALLS)]
         expected = [{n: np.array(v) for n, v in run(_copy(each)).items()} for each in given]
         with ThreadPoolExecutor(2) as pool:
             found = list(pool.map(lambda each: run(_copy(each)), given))
@@ -232,7 +234,7 @@ class StateKept(ExecutorCheck):
             return
         others = {name: value for name, value in inputs.items() if name not in pairs}
         starts = [_copy({name: inputs[name] for name in pairs})]
-        starts.append(_roll_inputs(starts[0], 1))
+        starts.append(roll_inputs(starts[0], 1))
         for _ in range(2):  # the second time from the beginning again
             given = [_copy(start) for start in starts]
             for state, values in zip((one, other), given, strict=True):
@@ -280,7 +282,7 @@ def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-def _roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
+def roll_inputs(inputs: Values, number: int) -> dict[str, Any]:
     """Return other inputs of the same types, with all elements shifted by `number` places."""
     return {name: np.roll(value, number) for name, value in inputs.items()}
 

@@ -33,6 +33,10 @@ _TWO_OUTPUTS = (
 )
 
 
+_LARGE_WEIGHTS = {"4x4x1x1": "512x4x1x1", "4x4x3x3": "64x4x3x3", "w=4x4)": "w=96x96)"}
+_IN_FILE = 2048  # bytes; smaller constants stay in the model's own file
+
+
 @dataclass(frozen=True)
 class NodeWords:
     """Nodes that a target accepts, as text: of one operand, of two, and of one and a constant."""
@@ -150,6 +154,19 @@ def _draw_plain(d: FormDrawing) -> Sequence[str]:
     return [d.add_unary(d.add_shaped_input(), "y")]
 
 
+def _draw_large_constant(d: FormDrawing) -> Sequence[str]:
+    """Draw a node with a constant that lies in a file. Raises ValueError for one that has a small one.
+
+    Weights do not grow with the input, so that there are more of them.
+    """
+    for small, large in _LARGE_WEIGHTS.items():
+        d.one = d.one.replace(small, large)
+    outputs = _draw_plain(d)
+    if max(value.nbytes for value in d.constants.values()) < _IN_FILE:
+        raise ValueError("its constants are small")
+    return outputs
+
+
 def _batched_shape(shape: tuple[int, ...]) -> CaseShape:
     return ("N", *shape[1:])
 
@@ -181,7 +198,10 @@ FORMS: Mapping[str, RegionForm] = MappingProxyType(
             _draw_computed_constant, "a constant that a node makes of another", "fixed"
         ),
         "a large constant": RegionForm(
-            _draw_plain, "a constant of 36 KiB, which lies in a file", "fixed", _large_shape
+            _draw_large_constant,
+            "a constant of at least 2 KiB, in a file of its own",
+            "fixed",
+            _large_shape,
         ),
         "an unused output": RegionForm(
             _draw_unused_output, "a node one of whose outputs nobody reads", "two"

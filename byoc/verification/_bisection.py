@@ -110,8 +110,8 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     `region` is its name, or the beginning of it where no other region's is the same. `inputs` are those
     of the model, seeded ones by default, or `own_inputs` those of the region, with `special` values or
     without; `thresholds` decide what is wrong. With `find_alike`, the other operations of the operator
-    at fault are tried alone, too. Raise InputError if there is no such region, its codegen cannot run
-    here, it is not wrong, or it is right when compiled again; raise NotVerifiableError if plain
+    at fault are tried alone, too. Raises InputError if there is no such region, its codegen cannot run
+    here, it is not wrong, or it is right when compiled again, and NotVerifiableError if plain
     onnxruntime cannot run the regions.
     """
     region = _complete_name(bundle, region)
@@ -145,7 +145,7 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
                 raise
             wrong, special = _find_special_inputs(bundle, found, run, runs[0], thresholds)
             bench = replace(bench, judge=_make_judge(bundle, found, special))
-        bench = replace(bench, cutting=RegionCutter(found, wrong), trials={})
+        bench = bench.move_to(RegionCutter(found, wrong))
         _require_reproducible(bench, entry.codegen)
         first, smallest = _narrow(bench)
     trial = bench.try_operations(smallest)
@@ -163,7 +163,7 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
         inside=get_metadata(node, "byoc.nodes"),
         operations=tuple(map(bench.cutting.operation_name, smallest)),
         trial=trial,
-        trial_count=len(bench.trials),
+        trial_count=bench.count,
         alike=alike,
     )
 
@@ -231,12 +231,12 @@ def _is_alike(node: NodeProto, other: NodeProto) -> bool:
 def _find_wrong_layer(
     bench: TrialBench, runs: Sequence[tuple[Values, Values]], layers: LayerCheck
 ) -> tuple[TrialBench, list[int]]:
-    """Return as few operations of the first layer that is off alone as are off, and their bench.
+    """Return the fewest operations that are off, of the first layer that is off alone, and their bench.
 
     Without any, there are none.
     """
     for inputs, _ in runs:
-        bench = replace(bench, cutting=RegionCutter(bench.cutting.region, inputs), trials={})
+        bench = bench.move_to(RegionCutter(bench.cutting.region, inputs))
         probe = LayerProbe(bench.cutting)
         wrong = {error.tensor for error in layers.wrong}
         for layer in (layer for layer in probe.layers if layer.tensor in wrong):

@@ -153,6 +153,16 @@ class TrialBench:
     thresholds: Thresholds
     judge: RunJudge = compare_run
     trials: dict[frozenset[int], PartTrial | NotTried] = field(default_factory=dict)
+    earlier_count: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of trials, those on other inputs included."""
+        return self.earlier_count + len(self.trials)
+
+    def move_to(self, cutting: RegionCutter) -> "TrialBench":
+        """Return a bench for parts of the region on other inputs, whose trials are made anew."""
+        return replace(self, cutting=cutting, trials={}, earlier_count=self.count)
 
     def try_outcome(self, operations: Collection[int]) -> TrialOutcome:
         """Try some operations, and return only the outcome."""

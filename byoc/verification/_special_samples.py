@@ -271,7 +271,7 @@ def _choose_summed(
 
 
 def _list_halves_of(traits: SpecialTraits, name: str) -> Array:
-    """Return the halves of the QuantizeLinear that read an input."""
+    """Return the halves of the first QuantizeLinear that reads an input, none where there is none."""
     index = traits.index
     for number in index.consumers.get(name, ()):
         node = index.nodes[number]

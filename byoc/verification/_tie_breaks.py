@@ -329,7 +329,7 @@ class TieSearch:
         return np.stack(found)
 
     def _find_row_axis(self, name: str, rows: Array, layout: IndexLayout) -> int:
-        """Return the axis of an output along which its rows lie. Raise ValueError if there is none."""
+        """Return the axis of an output along which its rows lie. Raises ValueError if there is none."""
         wanted = np.shape(self.expected[name])
         if len(rows.shape) != len(wanted):
             raise ValueError(name)

@@ -468,3 +468,10 @@ def test_sentences_on_packages_name_the_file_and_what_there_is(
     ):
         ran = byoc(*command)
         assert (ran.code, sentence in ran.err) == (1, True), ran.err
+
+
+def test_options_of_a_model_stand_beside_it(tmp_path: Path) -> None:
+    models = {"net": {"model": "zoo:squeezenet", "options": {}}}
+    with pytest.raises(InputError, match=r"^model 'net': no option 'options': give options beside"):
+        byoc.package(models, rules="dla", output=tmp_path / "p")
+    assert not (tmp_path / "p").exists()

@@ -3,10 +3,12 @@
 from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from comparison_parts import choose_row, choose_sizes, make_log_normal, pick_candidates, read_lengths
 
+import byoc
 from byoc.errors import InputError
 
 
@@ -83,3 +85,30 @@ def test_a_file_without_lengths_is_refused(text: str, problem: str, tmp_path: Pa
         read_lengths(tmp_path / "missing")
     with pytest.raises(InputError, match="no bucket holds the length 9"):
         choose_sizes({4: 1.0}, {9: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("log-normal:128,0.01,4", "no length up to 4 has a probability"),
+        ("log-normal:128,1,99999999", "lengths are at most 16777216"),
+        ("log-normal:0,1,9", "each has to be above 0"),
+    ],
+)
+def test_a_distribution_without_lengths_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=f"^{text}: {problem}$"):
+        read_lengths(text)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "problem"),
+    [
+        ([], "lengths: there are none"),
+        ({8: 0.0}, "lengths: there are none"),
+        ({8: float("inf")}, "lengths: 8 with the weight inf"),
+        ({0: 1.0}, "lengths: 0 with the weight 1"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(lengths: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=f"^{problem}$"):
+        byoc.choose_buckets("no such model", along="n", lengths=lengths, interpolate=True)

@@ -156,6 +156,46 @@ def test_a_table_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
         DriverLibrary(library)
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        *(
+            (f"{kept},", "NULL,", f"the driver's table has no {name}")
+            for kept, name in {
+                '"doubling"': "name",
+                "check_compatible": "compatible",
+                "get_arena_size": "arena_size",
+                "open_region": "open",
+                "run_region": "run",
+                "close_region": "close",
+                "get_error": "error",
+            }.items()
+        ),
+        ("sizeof(byoc_driver),", "0,", "of no version of byoc_driver.h that is known here"),
+        ("return sizeof(byoc_region)", "return (size_t)1 << 62", "no memory for its arena of 4611"),
+        ("return sizeof(byoc_region)", "return SIZE_MAX - 1", "no memory for its arena of 1844"),
+        ("return fails ? BYOC_FAILED : BYOC_OK", "return -1", "driver doubling: dla_0: status -1"),
+    ],
+)
+def test_a_driver_that_breaks_a_rule_is_one_sentence(
+    written: str, instead: str, sentence: str, compiled: Compiled, tmp_path: Path
+) -> None:
+    before, table = DOUBLING.read_text().rsplit("static const byoc_driver driver", 1)
+    in_table = written.endswith(",")
+    source = tmp_path / "wrong.c"
+    text = (table if in_table else before).replace(written, instead)
+    source.write_text(
+        (before if in_table else text)
+        + "static const byoc_driver driver"
+        + (text if in_table else table)
+    )
+    library = build_driver(DriverSources("wrong", (source,)), tmp_path / "wrong.so")
+    with pytest.raises((InputError, DriverError)) as caught:
+        DriverLibrary(library).open_region(*compiled)({"x": floats()})
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 # What the dla's driver makes of them.
 
 

@@ -279,6 +279,22 @@ def test_an_output_that_is_left_out_gives_no_type_to_a_zero_point_that_is() -> N
     assert onnx.TensorProto.UINT8 in types.values()  # as QuantizeLinear's result
 
 
+SCALES = ", ".join(["0.5"] * COLUMNS)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("tensor", [False, True])
+def test_scales_by_channel_may_be_in_a_constant_node(tensor: bool) -> None:
+    value = f"value = float[{COLUMNS}] {{{SCALES}}}" if tensor else f"value_floats = [{SCALES}]"
+    scaled = f"v = Constant <{value}> () b = DequantizeLinear <axis = 1> (w, v)"
+    model = parse_model(QDQ.replace("b = DequantizeLinear(w, s)", scaled))
+    weights, x = reach("int8", (DEPTH, COLUMNS), 11), reach("uint8", (ROWS, DEPTH), 12)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    exact = (x.astype(np.int64) - 3) @ weights.astype(np.int64)
+    for made in run_all(model, {"x": x}):
+        assert np.abs(made - round_to(exact, np.float32(40000), 128, "uint8")).max() <= 1
+
+
 def test_where_no_kernel_is_right_a_sentence_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KERNELS, lambda op, first, other: False)
     model, _ = make_model("MatMulInteger", [reach("uint8", (2, 8), 18), reach("int8", (8, 2), 19)], True)

@@ -101,10 +101,10 @@ def test_operators_are_known_by_all_of_their_versions() -> None:
         (1, 3, "matched to its first line"),
         (2, 9, "matched to its second line"),
         (9, 12, "matched to its ninth line"),
-        (10, 12, "matched to its 10th line"),
+        (10, 12, "matched to its line 10"),
     ],
 )
-def test_progress_is_told_by_ordinals(matched: int, count: int, text: str) -> None:
+def test_progress_is_told_by_ordinals_or_numbers(matched: int, count: int, text: str) -> None:
     assert _describe_progress(matched, count) == text
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -166,6 +167,27 @@ def test_an_executor_is_bound_to_arrays_or_not_at_all(region: Region) -> None:
         broken.bind({}, {made: buffer})
     with pytest.raises(RegionFailedError, match=r"is float32\[1, 5\], but dla_0 is compiled for"):
         load_executor(Adding(), "adding", region, Artifact()).bind({given: ramp(1, 5)}, {made: buffer})
+
+
+@pytest.mark.parametrize("ask", ["bind", "allocate"])
+def test_the_lock_of_runs_holds_for_what_else_an_executor_is_asked(ask: str, region: Region) -> None:
+    lock, seen = Lock(), list[bool]()
+
+    class Asked:
+        def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+            return {}
+
+        def bind(self, inputs: Any, outputs: Any) -> None:
+            seen.append(lock.locked())
+
+        def allocate(self, pairs: Any) -> None:
+            seen.append(lock.locked())
+
+    loaded = load_executor(Adding(), "adding", region, Artifact())
+    run = replace(loaded, run=Asked(), lock=lock)
+    assert (run.bind({}, {}) if ask == "bind" else run.allocate({})) is None
+    assert seen == [True]
+    assert not lock.locked()
 
 
 def test_a_renamed_executor_is_bound_by_its_own_names(region: Region) -> None:

@@ -1,5 +1,6 @@
 """Steps of integers against ONNX's definition: each operator and type, by each way to multiply."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -364,85 +365,102 @@ def test_a_bias_does_not_lead_a_sum_beyond_32_bits(tmp_path: Path) -> None:
     assert {value for each in made.values() for value in each.ravel().tolist()} == {round(sums / 20)}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "weight", "depth", "form"),
-    [
-        ("int16", 127, 516, "int"),  # 2^15 * 127 * 516 is below 2^31
-        ("int16", 127, 517, "wide"),
-        ("int8", -128, 131_071, "int"),  # as 2^7 * 2^7 * 131071 is
-        ("int8", -128, 131_072, "wide"),
-        ("uint16", 127, 4, "wide"),  # an element does not fit 16 bits
-    ],
-)
-def test_sums_are_wide_where_their_bound_is_beyond_32_bits(
-    dtype: str, weight: int, depth: int, form: str, tmp_path: Path
-) -> None:
-    net, one = QuantizedModel(dtype, symmetric=True), 1 if dtype == "int8" else 256
-    end = np.iinfo(dtype).max if dtype == "uint16" else np.iinfo(dtype).min
-    scale = one * abs(end * weight * depth) / 200
-    for op, shape in (("Gemm", ()), ("Conv", (1, 1))):
-        stored = net.store(np.full((16, depth, *shape), weight, np.int8), "w")
-        weights = net.dequantize(stored, np.float32(0.5), np.int8(0))
-        stated = {"transB": 1} if op == "Gemm" else {}
-        net.add(op, net.read((1, depth, *shape), one), weights, scale=scale, **stated)
+WIDTHS = [  # dtype, weight, depth, and the form of the product
+    ("int16", 127, 516, "int"),  # 2^15 * 127 * 516 is below 2^31
+    ("int16", 127, 517, "wide"),
+    ("int8", -128, 131_071, "int"),  # as 2^7 * 2^7 * 131071 is
+    ("int8", -128, 131_072, "wide"),
+    ("uint16", 127, 4, "wide"),  # an element does not fit 16 bits
+]
+
+
+def test_sums_are_wide_where_their_bound_is_beyond_32_bits(tmp_path: Path) -> None:
+    net, ends, wanted = QuantizedModel(symmetric=True), [], []
+    for dtype, weight, depth, _ in WIDTHS:
+        net.dtype, one = dtype, 1 if dtype == "int8" else 256
+        end = np.iinfo(dtype).max if dtype == "uint16" else np.iinfo(dtype).min
+        scale = one * abs(end * weight * depth) / 200
+        for op, shape in (("Gemm", ()), ("Conv", (1, 1))):
+            stored = net.store(np.full((16, depth, *shape), weight, np.int8), "w")
+            weights = net.dequantize(stored, np.float32(0.5), np.int8(0))
+            stated = {"transB": 1} if op == "Gemm" else {}
+            net.add(op, net.read((1, depth, *shape), one), weights, scale=scale, **stated)
+            ends.append(np.full((1, depth, *shape), end, dtype))
+            wanted.append(np.full(16, 100 if end * weight > 0 else -100, dtype))
 
     export_c(net.build(), output=tmp_path / "out")
 
+    # Which of them is wide the numbers say, and the sanitizer: a sum that does not fit 32 bits wraps.
     program = (tmp_path / "out" / "model.c").read_text()
-    for name in ("multiply", "convolve"):
-        assert f"kernel_{name}_{form}(" in program
-    ends = [np.full((1, depth, *shape), end, dtype) for shape in ((), (1, 1))]
-    wanted = 100 if end * weight > 0 else -100
+    for name, form in itertools.product(("multiply", "convolve"), ("int", "wide")):
+        expected = sum(form == each for *_, each in WIDTHS)
+        assert program.count(f" kernel_{name}_{form}(") == expected, (name, form)
     for way in (STRICT, PLAIN, SANITIZED):
-        results = {op: np.zeros((1, 16), dtype) for op in ("Gemm", "Conv")}
+        results = {str(number): np.zeros_like(each) for number, each in enumerate(wanted)}
         made = run_library(build_library(tmp_path / "out", way), ends, results)
-        assert {value for each in made.values() for value in each.ravel().tolist()} == {wanted}
+        for each, got in zip(wanted, made.values(), strict=True):
+            np.testing.assert_array_equal(got, each)
 
 
-@pytest.mark.parametrize("finer", [1, 8, 40, 777])
-@pytest.mark.parametrize("dtype", [*TYPES, *WIDE_TYPES])
-def test_what_cancels_leaves_no_rounding(dtype: str, finer: int, tmp_path: Path) -> None:
-    """Sums near zero of large addends, in units of the result that are `finer` than theirs."""
-    ends, count = np.iinfo(dtype), 512
-    middle = np.array((ends.min + ends.max + 1) // 2, dtype)
+def draw_cancelling(dtype: str, count: int) -> list[np.ndarray]:
+    """Return two arrays around the middle of a type, whose deviations nearly cancel."""
+    ends = np.iinfo(dtype)
+    middle, room = middle_of(dtype), int(ends.max) - middle_of(dtype)
     random = np.random.default_rng(3)
-    less = random.integers(0, ends.max - middle, count)
-    near = np.clip(less + random.integers(-40, 41, count), 0, ends.max - middle)
-    given = [(middle + less).astype(dtype), (middle - near).astype(dtype)]
-    large = 2.0**20 - 1  # of a bias, which the sum of a product takes away but for `less`
+    less = random.integers(0, room, count)
+    near = np.clip(less + random.integers(-40, 41, count), 0, room)
+    return [(middle + less).astype(dtype), (middle - near).astype(dtype)]
+
+
+def middle_of(dtype: str) -> int:
+    """Return the zero point of a type that leaves as much room above as below."""
+    ends = np.iinfo(dtype)
+    return (int(ends.min) + int(ends.max) + 1) // 2
+
+
+def test_what_cancels_leaves_no_rounding(tmp_path: Path) -> None:
+    """Sums near zero of large addends, in units of the result that are finer than theirs."""
+    count, large = 512, 2.0**20 - 1  # of a bias, which the sum of a product takes away but for `less`
+    inputs, outputs, stored, nodes, given = [], [], [], [], {}
+    for dtype in [*TYPES, *WIDE_TYPES]:
+        middle = middle_of(dtype)
+        step = float(np.float32(large / max(1, int(np.iinfo(dtype).max) - middle - 40)))
+        a, b = f"a_{dtype}", f"b_{dtype}"
+        given |= zip((a, b), draw_cancelling(dtype, count), strict=True)
+        inputs += [f"{dtype}[{count}] {a}, {dtype}[{count}] {b}"]
+        stored += [f"{dtype} zero_{dtype} = {{{middle}}}, float ws_{dtype} = {{{step}}}"]
+        for finer in (1, 8, 40, 777):
+            kind = f"{dtype}_{finer}"
+            outputs += [f"{dtype}[{count}] y_{kind}, {dtype}[{count}, 1] z_{kind}"]
+            stored += [f"float ys_{kind} = {{{1 / finer}}}"]
+            nodes += [
+                f"""af_{kind} = DequantizeLinear({a}, s, zero_{dtype})
+                bf_{kind} = DequantizeLinear({b}, s, zero_{dtype})
+                yf_{kind} = Add(af_{kind}, bf_{kind})
+                y_{kind} = QuantizeLinear(yf_{kind}, ys_{kind}, zero_{dtype})
+                x_{kind} = Reshape({a}, column)
+                xf_{kind} = DequantizeLinear(x_{kind}, s, zero_{dtype})
+                wf_{kind} = DequantizeLinear(w, ws_{dtype}, wz)
+                zf_{kind} = Gemm(xf_{kind}, wf_{kind}, c)
+                z_{kind} = QuantizeLinear(zf_{kind}, ys_{kind}, zero_{dtype})"""
+            ]
     model = parse(
-        f"""g ({dtype}[{count}] a, {dtype}[{count}] b) => ({dtype}[{count}] y, {dtype}[{count}, 1] z)
-        <float s = {{1}}, {dtype} zero = {{{int(middle)}}}, float ys = {{{1 / finer}}},
-        int64[2] column = {{{count}, 1}}, float[1,1] one = {{1}}, float[1] c = {{{-large}}}> {{
-        af = DequantizeLinear(a, s, zero)
-        bf = DequantizeLinear(b, s, zero)
-        yf = Add(af, bf)
-        y = QuantizeLinear(yf, ys, zero)
-        x = Reshape(a, column)
-        xf = DequantizeLinear(x, s, zero)
-        wf = DequantizeLinear(w, ws, wz)
-        zf = Gemm(xf, wf, c)
-        z = QuantizeLinear(zf, ys, zero)
-        }}""",
+        f"""g ({", ".join(inputs)}) => ({", ".join(outputs)})
+        <float s = {{1}}, int64[2] column = {{{count}, 1}}, int8[1, 1] w = {{1}}, int8 wz = {{0}},
+        float[1] c = {{{-large}}}, {", ".join(stored)}> {{ {" ".join(nodes)} }}""",
         opset=21,
     )
-    step = float(np.float32(large / max(1, int(ends.max - middle) - 40)))
-    for name, value in (
-        ("w", np.array([[1]], np.int8)),
-        ("ws", np.float32(step)),
-        ("wz", np.int8(0)),
-    ):
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
 
     export_c(model, output=tmp_path / "out")
 
-    expected = ReferenceEvaluator(model).run(None, dict(zip("ab", given, strict=True)))
-    assert np.ptp(expected[0].astype(np.int64)) > 40
+    expected = ReferenceEvaluator(model).run(None, given)
+    wanted = {value.name: each for value, each in zip(model.graph.output, expected, strict=True)}
+    assert all(np.ptp(each.astype(np.int64)) > 40 for name, each in wanted.items() if name[0] == "y")
     for way in (STRICT, PLAIN):
-        results = {"y": np.zeros(count, dtype), "z": np.zeros((count, 1), dtype)}
-        made = run_library(build_library(tmp_path / "out", way), given, results)
-        for wanted, got in zip(expected, made.values(), strict=True):
-            assert np.max(np.abs(wanted.astype(np.int64) - got)) <= 1
+        results = {name: np.zeros_like(each) for name, each in wanted.items()}
+        made = run_library(build_library(tmp_path / "out", way), list(given.values()), results)
+        for name, each in wanted.items():
+            assert np.max(np.abs(each.astype(np.int64) - made[name])) <= 1, (name, way)
 
 
 @pytest.mark.parametrize(("dtype", "widened"), [("int8", 2), ("int16", 2), ("uint16", 4)])

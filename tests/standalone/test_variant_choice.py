@@ -321,6 +321,15 @@ def test_what_cannot_be_chosen_among_is_refused(
         export_c(one, output=tmp_path / "b", variant=["npu", "gpu"])
     with pytest.raises(InputError, match="--embed makes the weights of one variant a part of a program"):
         export_c(one, output=tmp_path / "b", embed=True)
+    byoc.partition(
+        parse(MODEL),
+        output=tmp_path / "h",
+        variants={"Host": {"rules": str(built.folder / "npu.yaml")}},
+        codegen="npu_tables",
+        strategy="all-supported",
+    )
+    with pytest.raises(InputError, match="h: Host and host would have one folder"):
+        export_c(tmp_path / "h", output=tmp_path / "b", variant=["Host", "host"])
     sizes = {"one": {"n": 1}, "two": {"n": 2}}
     byoc.partition(parse(MODEL.replace("1", "n")), "dla", output=tmp_path / "s", variants=sizes)
     with pytest.raises(InputError, match="one and two are of different sizes, and a program has one"):

@@ -213,6 +213,20 @@ class NonDeterministic(Honest):
         return Artifact({**made.files, "salt": os.urandom(8)}, made.metadata)
 
 
+class CountsConstants(Honest):
+    """Numbers the constants of all compiles of a process; a region without any is always the same."""
+
+    name = "counts_constants"
+    seen: ClassVar[list[str]] = []
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        constants = [each.name for each in region.load().graph.initializer]
+        self.seen.extend(constants)
+        files = {"last": str(len(self.seen)).encode()} if constants else {}
+        return Artifact({**made.files, **files}, made.metadata)
+
+
 class ByHashOrder(Honest):
     """Differs from process to process only."""
 

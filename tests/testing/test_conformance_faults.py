@@ -3,8 +3,11 @@
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import Any, cast
 
 import onnx
 import planted
@@ -12,7 +15,12 @@ import pytest
 from helpers.support import sample_cases
 from helpers.wrecking import Wreck
 
+from byoc.codegen import Artifact, Executor, Region
+from byoc.codegen.drivers import DriverLibrary
 from byoc.testing import Claims, CodegenConformance
+from byoc.testing._conformance_kit import DriverChecks
+from byoc.testing._region_forms import NodeWords, draw_form
+from byoc.verification import make_reference_executor
 
 RULES = """
 target: planted
@@ -150,6 +158,65 @@ def test_a_form_that_is_not_compiled_right_is_found(
     found = list(failures(conformance(name, rules), tmp_path))
 
     assert {value if test == "test_form" else test for test, value, _ in found} == forms
+
+
+class _LastInputs:
+    """Regions of a driver that keeps the inputs of a call where all regions have them."""
+
+    def __init__(self) -> None:
+        self.last: Mapping[str, Any] = {}
+        self.both = Barrier(2)
+
+    def open_region(self, region: Region, artifact: Artifact) -> Executor:
+        compute = make_reference_executor(region)
+
+        def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            self.last = inputs
+            self.both.wait()
+            return compute(self.last)
+
+        return run
+
+
+def test_a_driver_that_takes_the_inputs_of_another_open_region_is_found(
+    rules: Path, tmp_path: Path
+) -> None:
+    kit = conformance("honest", rules).make_kit(lambda: tmp_path)
+    checks = object.__new__(DriverChecks)  # a library in Python: nothing is built
+    checks.allow, library = kit.checks.allow, _LastInputs()
+    checks.library = cast(DriverLibrary, library)
+    case = kit.compile_form("chain")
+    found = list(checks.check_threads(case, case))
+    assert found
+    assert all("by the driver on two threads output 'y' differs" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["Add(x, w=SHAPE)", "Conv(x, w=4x4x1x1)", "Conv<pads=[1,1,1,1]>(x, w=4x4x3x3)", "MatMul(x, w=4x4)"],
+)
+def test_a_large_constant_is_large_whatever_a_target_takes(word: str) -> None:
+    words = NodeWords("float16", (1, 4, 8, 8), (), (), (word,))
+    (case,) = draw_form("a large constant", words)
+    assert max(len(each.raw_data) for each in case.model.graph.initializer) >= 2048
+    small = replace(words, fixed=("Conv<group=4>(x, w=4x1x1x1)",))
+    assert not list(draw_form("a large constant", small))
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_each_form_has_the_same_bytes_in_another_process(
+    rules: Path, tmp_path: Path, isolate: bool
+) -> None:
+    """Also those that are not compiled again here where their bytes are the same there."""
+    skips = dict.fromkeys(("test_operator", "test_composite"), "this is about forms")
+    claims = Claims(dynamic_batch=True)
+    cls = conformance("counts_constants", rules, skips=skips, claims=claims, isolate=isolate)
+
+    ((test, _, said),) = failures(cls, tmp_path)
+    assert test == "test_deterministic"
+    for form in ("a shared constant", "a large constant", "a computed constant"):
+        assert f"{form}: compiled again, its artifact has other bytes" in said
+    assert "chain: compiled" not in said
 
 
 def test_what_is_not_claimed_is_not_tested(rules: Path, tmp_path: Path) -> None:

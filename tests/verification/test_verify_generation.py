@@ -206,6 +206,19 @@ def test_what_is_no_decoder(change: Callable[[Any], Any], problem: str) -> None:
         find_decoder_inputs(prepare_model(model, "m"))
 
 
+def test_a_decoder_may_take_a_sequence_beside_its_tokens() -> None:
+    model = make_decoder()
+    kind = onnx.helper.make_sequence_type_proto(onnx.helper.make_tensor_type_proto(1, [2]))
+    model.graph.input.append(onnx.helper.make_value_info("extra", kind))
+    model.graph.node.append(onnx.helper.make_node("SequenceLength", ["extra"], ["count"]))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("count", onnx.TensorProto.INT64, []))
+    decoder = find_decoder_inputs(prepare_model(model, "m"))
+    kept = decoder.make_kept(0, 3)
+    assert "extra" not in kept
+    step = decoder.make_step(decoder.draw_prompt(0, 3), 0, kept)
+    assert {np.shape(each) for each in step["extra"]} == {(2,)}
+
+
 def test_the_original_has_to_be_named(cut: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"compared with those of the original model: name it"):
         byoc.verify_generation(cut(right), tokens=1)

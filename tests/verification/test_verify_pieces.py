@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, isqrt, log2, prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,30 @@ from byoc.verification import (
 )
 from byoc.verification._bundle_runs import vary_inputs
 from byoc.verification._layer_probe import LayerRun, QuantizedLayer
-from byoc.verification._part_trials import TrialOutcome, find_shortest_wrong, minimize_wrong
+from byoc.verification._part_trials import (
+    NotTried,
+    TrialBench,
+    TrialOutcome,
+    find_shortest_wrong,
+    minimize_wrong,
+)
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 from byoc.verification._special_samples import make_empty_sample, make_special_samples
 from byoc.verification._special_traits import SpecialTraits
 
 Values = Mapping[str, Any]
 OFF, AGREES, UNKNOWN = TrialOutcome.WRONG, TrialOutcome.RIGHT, TrialOutcome.UNKNOWN
+
+
+def test_trials_on_earlier_inputs_are_counted() -> None:
+    cutting: Any = SimpleNamespace(make_part=lambda operations: None)
+    compiler: Any = None
+    bench = TrialBench(cutting, compiler, DEFAULT_THRESHOLDS)
+    assert isinstance(bench.try_operations([1]), NotTried)
+    assert bench.try_outcome([1]) is bench.try_outcome([2]) is UNKNOWN
+    moved = bench.move_to(cutting)
+    assert moved.try_outcome([1]) is UNKNOWN
+    assert (bench.count, moved.count, moved.move_to(cutting).count) == (2, 3, 3)
 
 
 @given(st.integers(1, 200), st.data())

@@ -203,7 +203,7 @@ class BoundaryFormat:
     """
 
     activations: TensorLayout | None = None
-    convert: Literal["host", "device"] = "host"
+    convert: ConvertedBy = "host"
     compute: str | None = None
     takes_transpose: Callable[[AskedTranspose], bool] | None = field(default=None, compare=False)
 

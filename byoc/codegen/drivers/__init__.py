@@ -167,6 +167,9 @@ class DriverLibrary:
             raise InputError(
                 f"{path}: the driver's table is of no version of byoc_driver.h that is known here"
             )
+        missing = [name for name, _ in DriverTable._fields_[2:] if not getattr(table.contents, name)]
+        if missing:
+            raise InputError(f"{path}: the driver's table has no {missing[0]}")
         self.name = bytes(table.contents.name).decode(errors="replace")
         """The codegen whose artifacts it runs."""
         self.functions = find_functions(table)
@@ -337,9 +340,10 @@ class OpenedRegion:
         why = c.c_char_p()
         library.check(functions["compatible"](c.byref(info), c.byref(why)), self.name, why.value)
         size = functions["arena_size"](c.byref(info))
-        self._arena = allocate_aligned(
-            1 << 16 if size == WRONG_SIZE else size
-        )  # `open` says what is wrong
+        try:  # of a wrong artifact `open` says what is wrong
+            self._arena = allocate_aligned(1 << 16 if size == WRONG_SIZE else size)
+        except (MemoryError, OverflowError, ValueError):
+            library.check(4, self.name, f"there is no memory for its arena of {size} bytes".encode())
         self.arena_bytes = len(self._arena)
         info.arena, info.arena_bytes = self._arena.ctypes.data, self.arena_bytes
         self._handle = c.c_void_p()

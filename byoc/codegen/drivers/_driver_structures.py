@@ -78,7 +78,7 @@ class DriverTable(c.Structure):
         ("name", c.c_char_p),
         ("compatible", c.CFUNCTYPE(c.c_int, _INFO, c.POINTER(c.c_char_p))),
         ("arena_size", c.CFUNCTYPE(c.c_size_t, _INFO)),
-        ("open", c.CFUNCTYPE(c.c_int, _INFO, c.POINTER(c.c_void_p))),
+        ("open", c.CFUNCTYPE(c.c_int, _INFO, _POINTERS)),
         ("run", c.CFUNCTYPE(c.c_int, c.c_void_p, _POINTERS, _POINTERS)),
         ("close", c.CFUNCTYPE(None, c.c_void_p)),
         ("error", c.CFUNCTYPE(c.c_char_p, c.c_void_p)),
@@ -157,7 +157,6 @@ class Versions(c.Structure):
     _fields_ = (("struct_size", c.c_size_t), *((name, c.c_char_p) for name in VERSION_NAMES))
 
 
-_HANDLE = c.POINTER(c.c_void_p)
 _TEXTS = c.POINTER(c.c_char_p)
 
 
@@ -166,11 +165,11 @@ class DriverTable2(c.Structure):
 
     _fields_ = (
         ("base", DriverTable),
-        ("open_with", c.CFUNCTYPE(c.c_int, _INFO, c.c_size_t, c.POINTER(Text), _HANDLE)),
+        ("open_with", c.CFUNCTYPE(c.c_int, _INFO, c.c_size_t, c.POINTER(Text), _POINTERS)),
         ("submit", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(DriverCall))),
         ("wait", c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint64)),
         ("cancel", c.CFUNCTYPE(None, c.c_void_p)),
-        ("open_buffer", c.CFUNCTYPE(c.c_int, c.POINTER(BufferInfo), _HANDLE, _TEXTS)),
+        ("open_buffer", c.CFUNCTYPE(c.c_int, c.POINTER(BufferInfo), _POINTERS, _TEXTS)),
         ("write_buffer", c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t)),
         ("read_buffer", c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t)),
         ("close_buffer", c.CFUNCTYPE(None, c.c_void_p)),
@@ -212,7 +211,7 @@ class DescribedRegion:
     """A region as a driver is told of it; the memory of `info` lives as long as this object."""
 
     def __init__(self, region: Region, artifact: Artifact) -> None:
-        """Lay it out. Raises InputError for a tensor that cannot cross."""
+        """Lay the region out in C structures. Raises InputError for a tensor that cannot cross."""
         self.inputs = tuple(map(_describe_tensor, region.inputs))
         self.outputs = tuple(map(_describe_tensor, region.outputs))
         self._blobs = {name: _align(content) for name, content in artifact.files.items()}

@@ -98,7 +98,7 @@ def _pointwise_rule(look: NodeView) -> RowRule | None:
             reads.append((name, ALL_ROWS))
         else:
             return None
-    return RowRule(tuple(reads), may_overwrite=tuple(over)) if over or reads else None
+    return RowRule(tuple(reads), may_overwrite=tuple(over)) if reads else None
 
 
 def _is_data(look: NodeView, name: str) -> bool:
@@ -167,7 +167,7 @@ def _split_rule(look: NodeView) -> RowRule | None:
 
 
 def _resize_rule(look: NodeView) -> RowRule | None:
-    """Accept only whole-number repetition of pixels: every rule selects the same nearest pixel then."""
+    """Accept whole-number repetition of pixels alone, by the rules that repeat each (`_REPEATING`)."""
     attributes = look.attributes
     source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
     if 0 in source:

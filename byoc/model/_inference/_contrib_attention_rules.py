@@ -246,10 +246,13 @@ MATRIX_RULES: Mapping[str, Rule] = {
 """Operator, as rule files spell it, to its rule."""
 
 
-def _get_extents(node: KnownNode, position: int, *ranks: int) -> tuple[Dim, ...]:
-    """Return the extents of an input; of unknown ones, as many as the first of its possible ranks."""
+# Rules that type onnxruntime's operators of attention.
+
+
+def _get_extents(node: KnownNode, position: int, rank: int) -> tuple[Dim, ...]:
+    """Return the extents of an input of a rank, unknown ones where its shape is not known."""
     shape = node.get_shape(position)
-    return shape if shape is not None and len(shape) in ranks else (None,) * ranks[0]
+    return shape if shape is not None and len(shape) == rank else (None,) * rank
 
 
 def _get_heads(node: KnownNode, name: str = "num_heads") -> int | None:
