@@ -1,6 +1,7 @@
 """Codegens in another Python without it: drivers in C, contexts, bound arrays, states."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -39,6 +40,8 @@ SOURCE = PLUG_IN / "driver" / "doubling_elsewhere.c"
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { s = Relu(x) y = Add(s, s) }"
 X = np.array([[1, -2, 3, 4]], np.float32)
 STRICT = "cc -std=c99 -pedantic -Wall -Wextra -Werror -O1"
+VENDOR = Path(__file__).parents[2] / "codegens" / "rknn" / "driver" / "rknn_driver.c"
+STAND_IN = Path(__file__).parents[1] / "codegens" / "rknn_stand_in"  # of the vendor's runtime
 IN_SETTINGS = {"driver": {"sources": [str(SOURCE)], "libraries": ["m"]}}
 
 
@@ -100,6 +103,33 @@ def test_a_driver_that_the_settings_name_needs_no_interpreter(
     assert done.code == 0
     assert byoc("verify", bundle, "--runtime", "ort-plugin").code == 0
     assert "there is no such file" in byoc("verify", bundle).err
+
+
+@pytest.mark.parametrize("shape", [[1, 4], [1, 2, 3, 4]])
+def test_a_driver_that_needs_its_vendors_runtime_runs_in_c_and_in_the_provider(
+    shape: list[int], configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    built = f"cc -std=c99 -shared -fPIC -I{STAND_IN} {STAND_IN}/rknnrt.c -o {tmp_path}/librknnrt.so -lm"
+    subprocess.run(built.split(), check=True)
+    linked = f"-I{STAND_IN} -L{tmp_path} -Wl,-rpath,{tmp_path}"
+    monkeypatch.setenv("BYOC_CC", f"cc {linked}")
+    name, driver = "rockchip", tmp_path / "driver.c"
+    text = VENDOR.read_text().replace('"rknn"', f'"{name}"')
+    driver.write_text(text.replace("byoc_driver_rknn", f"byoc_driver_{name}"))
+    settings = {"sources": [str(driver)], "libraries": ["rknnrt"]}
+    configure(name, "Rockchip", driver=settings)
+    model = parse(f"g (float{shape} x) => (float{shape} y) {{ y = Relu(x) }}")
+    bundle, asked = tmp_path / "b", {"strategy": "all-supported", "emit": "epcontext"}
+    package.partition(model, "rknn-rk3588", output=bundle, codegen=name, **asked)
+
+    configure(name, "Rockchip", python="/nowhere/python", driver=settings)
+    export_c(bundle, output=tmp_path / "program")
+    assert verify_program(tmp_path / "program", f"{STRICT} {linked}").problem == ""
+    assert make_driver(bundle, tmp_path / "driver.so") == name
+    session = open_provider_session(bundle / CONTEXT_MODEL_FILE, {name: tmp_path / "driver.so"})
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    assert np.array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
 
 
 def test_a_context_of_its_vendor_stands_in_the_model(emit: Callable[..., Path]) -> None:
