@@ -233,7 +233,7 @@ _BINARY = (
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean"),
     *("Min", "Mod", "Mul", "Or", "Pow", "PRelu", "Sub", "Sum", "Xor"),
 )
-_REDUCE = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd")
+_REDUCE = ("ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin")
 _IMAGE = "x:1x4x8x8 | "
 
 # Operators with attributes, constants or several outputs, in the notation of `parse_one_node`.
@@ -299,6 +299,11 @@ _ONE_NODE_TEXTS = {
         _IMAGE + "MaxPool<kernel_shape=[3,2], pads=[0,0,1,1]>(x)",
     ],
     "Pad": ["x:1x2x3x3 | Pad(x, p!0x0x1x1x0x0x1x1)"],
+    # Few factors: a product of 36 numbers below 1 is 0 in float16, whatever computes it.
+    "ReduceProd": [
+        "x:1x4x2x3 | ReduceProd<axes=[2,3]>(x)",
+        "x:2x3x4 | ReduceProd<axes=[-1], keepdims=0>(x)",
+    ],
     "ReduceSum": ["x:2x3x4 | ReduceSum(x, a!1)"],
     "Reshape": [_IMAGE + "Reshape(x, s!1x4x64)", "x:2x6 | Reshape(x, s!3x4)"],
     "Resize": [_IMAGE + 'Resize<mode="nearest">(x, , , s!1x4x16x16)'],

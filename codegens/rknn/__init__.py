@@ -331,9 +331,14 @@ def _describe(network: Network, options: RKNNOptions, version: str) -> dict[str,
 
 
 def _give_form(array: AnyArray, contract: TensorContract) -> AnyArray:
-    """Return an output as the contract says: the simulator has float16 as float32, and no rank 0."""
-    dtype = to_numpy_dtype(contract.type.dtype)
-    shape = [extent for extent in contract.type.shape or () if isinstance(extent, int)]
+    """Return an output as the contract says: the simulator has float16 as float32, and no rank 0.
+
+    An output of another size stays as it is, of which byoc says what it should be.
+    """
+    kind = contract.type
+    dtype = to_numpy_dtype(kind.dtype)
     if array.dtype.kind == dtype.kind == "f":
         array = array.astype(dtype)
-    return array.reshape(shape) if array.ndim != len(shape) else array
+    if kind.shape is None or array.ndim == len(kind.shape) or array.size != kind.elements:
+        return array  # extents that are not known are those that the simulator gives
+    return array.reshape([extent for extent in kind.shape if isinstance(extent, int)])

@@ -4,6 +4,7 @@ The stand-ins know networks of one Relu. What the toolkit itself builds is tests
 """
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -31,6 +32,8 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver
+from byoc.errors import InputError
+from byoc.runtime import load_executor
 
 STAND_IN = Path(__file__).parent / "rknn_stand_in"
 FLOATS = "g (float[2,3,4,5] x) => (float[2,3,4,5] y) {{ [{name}] y = Relu(x) }}"
@@ -38,6 +41,8 @@ INTEGERS = """g (int8[2,3,4,5] x) => (int8[2,3,4,5] y)
   <float s = {{0.25}}, int8 z = {{-3}}>
 {{ [{name}] d = DequantizeLinear(x, s, z) r = Relu(d) y = QuantizeLinear(r, s, z) }}"""
 
+OPEN = """g (float[2,3,4,5] x, int64[1] a) => (float[i,j,k,l] y)
+{{ [{name}] y = ReduceSum<keepdims=1>(x, a) }}"""
 LAYERS = """g (int8[2,3,4,5] x) => (int8[2,3,4,5] y)
   <float s = {{0.25}}, int8 z = {{-3}}>
 {{ [{name}] d = DequantizeLinear(x, s, z) r = Relu(d) q = QuantizeLinear(r, s, z)
@@ -99,6 +104,34 @@ def test_a_region_is_built_and_run_on_the_simulator(text: str, toolkit: Path, tm
     assert made["y"].dtype == region.outputs[0].type.dtype
     assert codegen.compatible(region, artifact)
     assert not codegen.compatible(region, Artifact(artifact.files, {"toolkit": "9"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (FLOATS, "flat", ""),
+        (FLOATS, "other_size", "float32[2, 2, 4, 5], but it is declared float32[2, 3, 4, 5]"),
+        (FLOATS, "flat_other_size", "float32[80], but it is declared float32[2, 3, 4, 5]"),
+        (OPEN, "r", ""),
+        (OPEN, "other_size", ""),  # any extents are right, and byoc compares the numbers
+        (OPEN, "flat", "float32[120], but it is declared float32[i, j, k, l]"),
+    ],
+)
+def test_an_output_has_the_regions_shape_or_byoc_says_which_it_has(
+    text: str, name: str, said: str, toolkit: Path, tmp_path: Path
+) -> None:
+    region = write_region(text, tmp_path, name)
+    run = load_executor(RKNN(), "rknn", region, RKNN().compile(region, RKNNOptions()))
+    inputs = {"x": draw(region), "a": np.array([1], np.int64)}
+    given = {each.name: inputs[each.name] for each in region.inputs}
+
+    if said:
+        with pytest.raises(InputError, match=re.escape(f"gave output 'y' as {said}")):
+            run(given)
+    else:
+        expected = compute_relu(region, inputs["x"])
+        expected = expected[:, 1:] if "other_size" in name else expected
+        assert np.array_equal(run(given)["y"], expected)
 
 
 def test_layers_without_a_count_take_what_their_bytes_take(toolkit: Path, tmp_path: Path) -> None:

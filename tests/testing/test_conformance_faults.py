@@ -5,10 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from threading import Barrier
 from typing import Any, cast
 
+import numpy as np
 import onnx
 import planted
 import pytest
@@ -17,8 +19,12 @@ from helpers.wrecking import Wreck
 
 from byoc.codegen import Artifact, Executor, Region
 from byoc.codegen.drivers import DriverLibrary
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session, run_session
+from byoc.samples import model_samples
 from byoc.testing import Claims, CodegenConformance
 from byoc.testing._conformance_kit import DriverChecks
+from byoc.testing._operator_cases import list_onnx_operators, operator_cases
 from byoc.testing._region_forms import NodeWords, draw_form
 from byoc.verification import make_reference_executor
 
@@ -338,6 +344,17 @@ def test_the_environment_chooses_the_set(rules: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("BYOC_CONFORMANCE", "quick")
     with pytest.raises(pytest.fail.Exception, match="BYOC_CONFORMANCE is 'quick', not fast or full"):
         cls.parameter_names("model")
+
+
+def test_no_reduction_of_the_kit_vanishes_in_float16() -> None:
+    """What is 0 in float16 and not in float32 is no question in the one, and wrong in the other."""
+    reductions = [each for each in list_onnx_operators() if each.startswith("Reduce")]
+    for operator in reductions:
+        for case in islice(operator_cases(operator, ["float32"]), 5):
+            model = prepare_model(case.model, case.name)
+            inputs = model_samples(model) if case.inputs is None else case.inputs
+            for made in run_session(open_session(model.proto), inputs).values():
+                assert not np.any(made) or np.any(made.astype(np.float16)), case.name
 
 
 @pytest.mark.parametrize(

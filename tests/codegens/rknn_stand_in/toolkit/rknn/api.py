@@ -2,7 +2,8 @@
 
 It has the methods that byoc's codegen calls, and writes files for `rknnrt.c` beside this folder. The
 name of a network's first node decides what goes wrong: `refused`, `hangs`, `crashes`, `lost`,
-`lost_late`, `slow`, `other_scale` (of what is computed inside), `silent` (shows nothing of that).
+`lost_late`, `slow`, `other_scale` (of what is computed inside), `silent` (shows nothing of that),
+`other_size` (of the output), `flat`.
 """
 
 import os
@@ -99,7 +100,8 @@ class RKNN:
                 if node.op_type == "Relu":
                     values = {node.output[0]: real}
                     self.rknn_base.simulator._infer_by_sess(None, values, can_dump=True)
-        return [made]
+        made = made[:, 1:] if "other_size" in first.name else made
+        return [made.reshape(-1) if "flat" in first.name else made]
 
     def release(self):
         """Forget the network."""
