@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any, cast
@@ -18,8 +17,6 @@ from helpers.wrecking import Wreck
 from byoc.codegen import Artifact, Executor, Region
 from byoc.codegen.drivers import DriverLibrary
 from byoc.testing import Claims, CodegenConformance
-from byoc.testing._conformance_kit import DriverChecks
-from byoc.testing._region_forms import NodeWords, draw_form
 from byoc.verification import make_reference_executor
 
 RULES = """
@@ -181,26 +178,33 @@ class _LastInputs:
 def test_a_driver_that_takes_the_inputs_of_another_open_region_is_found(
     rules: Path, tmp_path: Path
 ) -> None:
-    kit = conformance("honest", rules).make_kit(lambda: tmp_path)
-    checks = object.__new__(DriverChecks)  # a library in Python: nothing is built
-    checks.allow, library = kit.checks.allow, _LastInputs()
-    checks.library = cast(DriverLibrary, library)
-    case = kit.compile_form("chain")
+    kit = conformance("dla", rules).make_kit(lambda: tmp_path)
+    checks, case = kit.require_driver(), kit.compile_form("chain")
+    assert not [*checks.check_threads(case, case)]
+    checks.library = cast(DriverLibrary, _LastInputs())
     found = list(checks.check_threads(case, case))
     assert found
     assert all("by the driver on two threads output 'y' differs" in each for each in found)
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["Add(x, w=SHAPE)", "Conv(x, w=4x4x1x1)", "Conv<pads=[1,1,1,1]>(x, w=4x4x3x3)", "MatMul(x, w=4x4)"],
-)
-def test_a_large_constant_is_large_whatever_a_target_takes(word: str) -> None:
-    words = NodeWords("float16", (1, 4, 8, 8), (), (), (word,))
-    (case,) = draw_form("a large constant", words)
-    assert max(len(each.raw_data) for each in case.model.graph.initializer) >= 2048
-    small = replace(words, fixed=("Conv<group=4>(x, w=4x1x1x1)",))
-    assert not list(draw_form("a large constant", small))
+@pytest.mark.parametrize("operator", ["Add", "Conv", "MatMul"])
+def test_a_large_constant_is_large_whatever_a_target_takes(
+    operator: str, rules: Path, tmp_path: Path
+) -> None:
+    rules.write_text(f"target: planted\ncost_model: dla\ndtype: float32\nops: [{{op: {operator}}}]\n")
+    ((region, _),) = (
+        conformance("honest", rules).make_kit(lambda: tmp_path).compile_form("a large constant").regions
+    )
+    assert max(region.constant(each.name).nbytes for each in region.constants) >= 2048
+
+
+def test_a_large_constant_is_not_drawn_of_nodes_that_take_small_ones_alone(
+    rules: Path, tmp_path: Path
+) -> None:
+    one = "op: Conv, attributes: {group: {min: 4}}"
+    rules.write_text(f"target: planted\ncost_model: dla\ndtype: float32\nops: [{{{one}}}]\n")
+    with pytest.raises(Exception, match="take no operator that it could be drawn with"):
+        conformance("honest", rules).make_kit(lambda: tmp_path).compile_form("a large constant")
 
 
 @pytest.mark.parametrize("isolate", [True, False])
