@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         find_inexact_kernels,
         is_exact,
         use_equal_types,
+        use_exact_products,
     )
     from byoc.onnxrt._onnxruntime import (
         INSTALL_HINT,

@@ -98,14 +98,15 @@ def partition_together(
     """Place several models on the same host and accelerators, and write them as one package.
 
     `models` is a sequence of sources, each a path or `zoo:NAME`, also as `NAME=PATH`, or a mapping of
-    names to sources. They are planned one by one first; then all their units are placed as one problem,
-    by `makespan` unless another strategy is named, and each model is planned again with its units where
-    that problem has them. With `output` they are compiled and written as `package` does. Regions are
-    those that form in each model alone, and the times of the result are of a schedule with these.
+    names to sources, or to mappings with the source under `model` and `dims` of its own. They are
+    planned one by one first; then all their units are placed as one problem, by `makespan` unless
+    another strategy is named, and each model is planned again with its units where that problem has
+    them. With `output` they are compiled and written as `package` does. Regions are those that form in
+    each model alone, and the times of the result are of a schedule with these.
 
-    Raises InputError as `partition` does, for rates of some models alone, and where no placement is
-    found that keeps all rates and deadlines; nothing has been written. Where one is missed with the
-    regions of the result, `missed` says so, and the package is written.
+    Raises InputError as `partition` does, for other options of one model, for rates of some models
+    alone, and where no placement is found that keeps all rates and deadlines; nothing has been written.
+    Where one is missed with the regions of the result, `missed` says so, and the package is written.
     """
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     alone = Options(**{**own, "output": None, "keep_open": True})
@@ -119,7 +120,9 @@ def partition_together(
     if alone.placement is not None:
         raise InputError("a placement (--placement) is of a single model, not of several")
     settings = load_settings(alone, alone.strategy)
-    packaged = list_packaged_models(models, PackageOptions(**_drop_placement(own)))
+    packaged = list_packaged_models(models, PackageOptions(**own))
+    for name, each in packaged.items():
+        _require_common_options(name, each.options, alone)
     sources = {name: each.source for name, each in packaged.items()}
     each_alone = {name: replace(alone, dims=each.options.dims) for name, each in packaged.items()}
     networks = _describe_networks(options, list(sources))
@@ -139,13 +142,20 @@ def partition_together(
                 | ({"placement": str(pinned[name])} if name in pinned else {})
                 for name, source in sources.items()
             }
-            results = package(described, **_drop_placement(own))
+            results = package(described, **own)
     return _describe(joint, placement, plans, results, settings)
 
 
-def _drop_placement(own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a package for given ones."""
-    return {name: value for name, value in own.items() if name != "placement"}
+def _require_common_options(name: str, options: Options, common: Options) -> None:
+    """Raise InputError for a model with an option of its own; sizes alone may differ."""
+    for each in fields(Options):
+        if each.name in ("dims", "output", "keep_open"):
+            continue
+        if getattr(options, each.name) != getattr(common, each.name):
+            raise InputError(
+                f"model {name}: no option '{each.name}' of its own: models that are placed together "
+                "have all options but dims in common"
+            )
 
 
 def _plan(name: str, source: Source, options: Options) -> Result:

@@ -1,7 +1,11 @@
-"""A prompt in pieces: several calls in place of one that no variant takes, and what was read of it."""
+"""A prompt in pieces: several calls in place of one that no variant takes.
+
+And the tokens that a session has read, for a sequence that begins with the same ones.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from math import inf, isinf
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,10 @@ from byoc.runtime._stage_program import StageValues
 from byoc.runtime._variant_session import FittedInputs, VariantSession
 
 MOST_LOOKING_AHEAD = 1e-3
-"""Of the effect of a token on itself: roundings are far below, a mean over all tokens is above."""
+"""Largest change of earlier tokens in a causal model, as a share of that of the changed token.
+
+Rounding stays far below it, a mean over all tokens lies above it.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class PieceForm:
 
 @dataclass(frozen=True)
 class PromptAxes:
-    """Along which axes a call of several tokens is cut into calls of fewer.
+    """The axes along which a call of several tokens is cut into calls of fewer.
 
     `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
     each token until now, as of a mask, and `outputs` the axis of an output, of states too, with an entry
@@ -64,8 +71,8 @@ class PromptAxes:
     ) -> "PromptAxes | None":
         """Return the axes of inputs that no variant takes at once; None where that does not help.
 
-        An axis is of tokens where its extents differ, from variant to variant or from what is given: of
-        those until now where it is at least as long as the state is in the variant with the longest one.
+        An axis counts tokens if its extents differ between variants, or from the given one. It counts
+        all tokens so far if, in the variant with the longest state, it is at least as long as that.
         """
         length = _find_length_axis(session, pairs)
         if length is None:
@@ -129,8 +136,8 @@ class PromptAxes:
     def _list_next(self, past: int, left: int) -> Iterator[tuple[int, PieceForm]]:
         """Yield sizes of the next piece with the variant that reads it.
 
-        They are those of variants, and what leaves whole pieces to be read behind it. Where there is
-        one of several tokens, a variant for a single one reads but such a rest.
+        Sizes are the largest that variants read, and remainders that leave whole pieces for later
+        calls. Beside a variant for several tokens, one for a single token reads such remainders only.
         """
         forms = [form for form in self.forms if form.follows(past)]
         rests = {left % form.sizes[1] for form in self.forms if form.sizes[1] > 1} - {0}
@@ -195,12 +202,13 @@ class PromptAxes:
         make_state: Callable[[StageValues], StageValues],
         given: Collection[str],
     ) -> dict[str, int]:
-        """Return the outputs of those `given` to callers that pieces join, and the axis of tokens.
+        """Return the axis of tokens of each output in `given` that is made piece by piece.
 
-        The model is run on first tokens without a past, with the last of them changed: what it makes of
-        the others has to stay. That also shows the axis of an output whose extents are those of all
-        variants. Where a variant takes no fewer tokens than the prompt has, these are more. Raises
-        InputError for a model in which a token depends on those behind it, and where nothing shows it.
+        The model runs twice without a past, the second time with another last token: results for
+        earlier tokens have to stay. Both runs take the fewest tokens that a variant does, even more
+        than the prompt has. They also show the axis of an output whose extents are alike in all
+        variants. Raises InputError for a model in which a token depends on later ones, and where
+        nothing shows it.
         """
         for size in sorted({2, *self.sizes} - {1}):
             piece = self.cut_first(inputs, size)
@@ -264,7 +272,7 @@ def change_last(piece: StageValues, tokens: Mapping[str, Sequence[int]]) -> dict
     for name, axes in tokens.items():
         value = np.array(piece[name])
         for axis in axes:
-            last = np.moveaxis(value, axis, 0)[-1]
+            last = np.moveaxis(value, axis, 0)[-1:]
             last[...] = np.where(last > 0, last - 1, last + 1)
         found[name] = value
     return found
@@ -280,10 +288,19 @@ def measure_looking_ahead(
     """
     share = 0.0
     for name, axis in axes.items():
-        moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
+        moved = np.moveaxis(_measure_change(one[name], other[name]), axis, 0)
         earlier, last = (float(part.max(initial=0.0)) for part in (moved[: size - 1], moved[size - 1 :]))
-        share = max(share, earlier / (last or 1.0))
+        share = max(share, inf if isinf(earlier) else earlier / (last or 1.0))
     return share
+
+
+def _measure_change(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the change of each value, float64: 0 of equal ones, infinite to or from NaN or infinity."""
+    before, after = (np.asarray(each).astype(np.float64) for each in (one, other))
+    with np.errstate(invalid="ignore"):  # infinities, as scores of tokens that are left out
+        change = np.abs(before - after)
+    is_same = (before == after) | (np.isnan(before) & np.isnan(after))
+    return np.where(is_same, 0.0, np.where(np.isnan(change), inf, change))
 
 
 def _get_extent(session: Session, name: str, axis: int) -> int | None:
@@ -449,11 +466,11 @@ class TokensRead:
         `axes` are those with an entry for each token of the call, or for each one so far.
         """
         given = _list_columns(inputs, axes)
-        kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
+        kept = {name: np.asarray(value) for name, value in inputs.items() if name not in axes}
         new = min((value.shape[1] for value in given.values()), default=0)
         if not self.count:
             self.parts = {name: [value.copy()] for name, value in given.items()}
-            self.kept, self.count = kept, new
+            self.kept, self.count = {name: value.copy() for name, value in kept.items()}, new
             return new > 0 and len({value.shape[:2] for value in given.values()}) == 1
         if not new or not self._has_same(given, kept):
             return False
@@ -484,10 +501,12 @@ class TokensRead:
         return TokensRead(self.count, parts, dict(self.kept), self.so_far)
 
     def match(self, inputs: StageValues, axes: Mapping[str, int]) -> tuple[int, list[int]]:
-        """Return the number of tokens with which all rows of a whole sequence begin as rows that were
-        read do, and these rows: for each the one that is alike most, of several that in its place."""
+        """Return how many first tokens all rows share with rows that were read, and these rows.
+
+        Each row gets the earlier row that shares most with it: if several do, the one in its place.
+        """
         given = _list_columns(inputs, axes)
-        kept = {name: np.array(value) for name, value in inputs.items() if name not in axes}
+        kept = {name: np.asarray(value) for name, value in inputs.items() if name not in axes}
         if not self.count or not self._has_same(given, kept):
             return 0, []
         held = {name: self._join(name) for name in given}

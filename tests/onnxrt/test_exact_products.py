@@ -19,9 +19,9 @@ from byoc.onnxrt import (
     open_session,
     run_session,
     use_equal_types,
+    use_exact_products,
     with_session_mode,
 )
-from byoc.onnxrt._exact_products import use_exact_products
 
 pytestmark = pytest.mark.processor
 KERNELS = "byoc.onnxrt._exact_products.is_exact"

@@ -72,6 +72,16 @@ def test_a_dimension_is_given_to_the_models_that_have_it(here: Path) -> None:
         byoc.partition_together(["a.onnx", "c.onnx"], dims={"bach": 3}, **WITH)
 
 
+def test_a_model_has_sizes_of_its_own_and_no_other_option(here: Path) -> None:
+    onnx.save(parse("m (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"), "c.onnx")
+    own = {"model": "c.onnx", "dims": {"batch": 3}}
+    made = byoc.partition_together({"a": "a.onnx", "c": own}, **WITH)
+    kind = made.results["c"].plan.model.structure.graph.input[0].type.tensor_type
+    assert [each.dim_value for each in kind.shape.dim] == [3, 4]
+    with pytest.raises(InputError, match=r"^model c: no option 'strict' of its own: models that are "):
+        byoc.partition_together({"a": "a.onnx", "c": own | {"strict": True}}, **WITH)
+
+
 def test_a_relation_to_dimensions_that_a_model_lacks_is_its_size(here: Path) -> None:
     onnx.save(parse("m (float[total, 4] x) => (float[total, 4] y) { y = Relu(x) }"), "c.onnx")
     both = "(float[total, 4] x, float[past, 4] p, float[seq, 4] s) => (float[total, 4] y)"

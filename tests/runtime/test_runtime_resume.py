@@ -208,6 +208,29 @@ def test_where_a_token_depends_on_those_behind_it_all_are_read(tmp_path: Path) -
         np.testing.assert_allclose(found[0], rows + rows.mean(0), rtol=1e-6)
 
 
+NUMBERED = """
+numbered (int64[N, seq] ids, int64[seq] places, float[N, past, 2] old)
+  => (float[N, seq, 2] y, float[N, total, 2] new)
+  <float[6, 2] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, int64[1] behind = {1}> {
+  g = Gather (table, ids)
+  f = Cast <to = 1> (places)
+  p = Unsqueeze (f, behind)
+  y = Add (g, p)
+  new = Concat <axis = 1> (old, y)
+}
+"""
+
+
+def test_places_that_all_rows_share_are_of_tokens(tmp_path: Path) -> None:
+    cut(parse(NUMBERED), tmp_path / "b", **QUICK)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"))
+    table = np.arange(12, dtype=np.float32).reshape(6, 2)
+    for tokens, new in (([1, 2, 3], 3), ([1, 2, 3, 4], 1)):
+        places = np.arange(len(tokens))
+        found = session.resume({"ids": np.array([tokens]), "places": places})["y"]
+        np.testing.assert_array_equal(found[0], (table[tokens] + places[:, None])[-new:])
+
+
 def test_inputs_that_do_not_show_their_tokens_are_one_sentence(
     bundles: Mapping[str, Any], tmp_path: Path
 ) -> None:

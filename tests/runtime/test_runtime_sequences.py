@@ -270,22 +270,27 @@ def test_a_prompt_that_the_state_has_no_room_for_says_how_far_it_came(
 
 # What a call returns has no entry for each token, or one for each pair: the state shows what it can.
 SUMMED = """summed (int64[1, seq] ids, float[1, past, 4] old) => (float[1, 4] y, float[1, total, 4] new)
-  <int64[1] axes = {1}, float[6, 4] table = {TABLE}> {
+  <int64[1] axes = {1}, float[6, 4] table = {TABLE}, float[4] kept = {0, 1, 1, 1}> {
   g = Gather (table, ids)
   MIXED
-  new = Concat <axis = 1> (old, s)
+  new = Concat <axis = 1> (old, KEPT)
   y = ReduceSum <keepdims = 0> (new, axes)
 }"""
 TABLE = ", ".join(str(value) for value in range(24))
 ALONE = "s = Tanh (g)"
 AHEAD = "m = ReduceMean <axes = [1], keepdims = 1> (g) s = Add (g, m)"
+INFINITE = "k = Log (kept) t = Add (s, k)"  # -inf in one of four values, whatever the tokens are
 
 
 def _cut_summed(
-    mixed: str, folder: Path, lengths: Sequence[tuple[int, int]] = ((2, 0), (1, 2), (1, 3))
+    mixed: str,
+    folder: Path,
+    lengths: Sequence[tuple[int, int]] = ((2, 0), (1, 2), (1, 3)),
+    kept: str = "s",
 ) -> Any:
-    model = parse(SUMMED.replace("MIXED", mixed).replace("TABLE", TABLE))
+    model = parse(SUMMED.replace("MIXED", mixed).replace("TABLE", TABLE).replace("KEPT", kept))
     variants = {f"v{seq}_{past}": {"seq": seq, "past": past} for seq, past in lengths}
+    folder.mkdir(exist_ok=True)
     cut(model, folder / "b", variants=variants)
     return byoc.open_stateful(byoc.load(folder / "b"), {"old": "new"})
 
@@ -296,6 +301,18 @@ def test_the_state_shows_that_a_prompt_can_be_read_in_pieces(tmp_path: Path) -> 
     kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
     np.testing.assert_allclose(session({"ids": ids})["y"], kept.sum(1), rtol=1e-6)
     np.testing.assert_allclose(session.state["old"], kept, rtol=1e-6)
+
+
+def test_infinite_values_do_not_hide_whether_a_prompt_can_be_read_in_pieces(tmp_path: Path) -> None:
+    ids = np.array([[1, 4, 2, 5]])
+    for number, mixed in enumerate((ALONE, AHEAD)):
+        session = _cut_summed(f"{mixed} {INFINITE}", tmp_path / str(number), kept="t")
+        if mixed == AHEAD:
+            with pytest.raises(InputError, match=r"depends on those behind it$"):
+                session({"ids": ids})
+        else:
+            kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids]).sum(1)
+            np.testing.assert_allclose(session({"ids": ids})["y"][:, 1:], kept[:, 1:], rtol=1e-6)
 
 
 def test_the_state_shows_that_a_token_depends_on_those_behind_it(tmp_path: Path) -> None:

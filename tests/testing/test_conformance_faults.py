@@ -4,7 +4,6 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import Barrier
@@ -19,13 +18,7 @@ from helpers.wrecking import Wreck
 
 from byoc.codegen import Artifact, Executor, Region
 from byoc.codegen.drivers import DriverLibrary
-from byoc.model import prepare_model
-from byoc.onnxrt import open_session, run_session
-from byoc.samples import model_samples
 from byoc.testing import Claims, CodegenConformance
-from byoc.testing._conformance_kit import DriverChecks
-from byoc.testing._operator_cases import list_onnx_operators, operator_cases
-from byoc.testing._region_forms import NodeWords, draw_form
 from byoc.verification import make_reference_executor
 
 RULES = """
@@ -187,26 +180,33 @@ class _LastInputs:
 def test_a_driver_that_takes_the_inputs_of_another_open_region_is_found(
     rules: Path, tmp_path: Path
 ) -> None:
-    kit = conformance("honest", rules).make_kit(lambda: tmp_path)
-    checks = object.__new__(DriverChecks)  # a library in Python: nothing is built
-    checks.allow, library = kit.checks.allow, _LastInputs()
-    checks.library = cast(DriverLibrary, library)
-    case = kit.compile_form("chain")
+    kit = conformance("dla", rules).make_kit(lambda: tmp_path)
+    checks, case = kit.require_driver(), kit.compile_form("chain")
+    assert not [*checks.check_threads(case, case)]
+    checks.library = cast(DriverLibrary, _LastInputs())
     found = list(checks.check_threads(case, case))
     assert found
     assert all("by the driver on two threads output 'y' differs" in each for each in found)
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["Add(x, w=SHAPE)", "Conv(x, w=4x4x1x1)", "Conv<pads=[1,1,1,1]>(x, w=4x4x3x3)", "MatMul(x, w=4x4)"],
-)
-def test_a_large_constant_is_large_whatever_a_target_takes(word: str) -> None:
-    words = NodeWords("float16", (1, 4, 8, 8), (), (), (word,))
-    (case,) = draw_form("a large constant", words)
-    assert max(len(each.raw_data) for each in case.model.graph.initializer) >= 2048
-    small = replace(words, fixed=("Conv<group=4>(x, w=4x1x1x1)",))
-    assert not list(draw_form("a large constant", small))
+@pytest.mark.parametrize("operator", ["Add", "Conv", "MatMul"])
+def test_a_large_constant_is_large_whatever_a_target_takes(
+    operator: str, rules: Path, tmp_path: Path
+) -> None:
+    rules.write_text(f"target: planted\ncost_model: dla\ndtype: float32\nops: [{{op: {operator}}}]\n")
+    ((region, _),) = (
+        conformance("honest", rules).make_kit(lambda: tmp_path).compile_form("a large constant").regions
+    )
+    assert max(region.constant(each.name).nbytes for each in region.constants) >= 2048
+
+
+def test_a_large_constant_is_not_drawn_of_nodes_that_take_small_ones_alone(
+    rules: Path, tmp_path: Path
+) -> None:
+    one = "op: Conv, attributes: {group: {min: 4}}"
+    rules.write_text(f"target: planted\ncost_model: dla\ndtype: float32\nops: [{{{one}}}]\n")
+    with pytest.raises(Exception, match="take no operator that it could be drawn with"):
+        conformance("honest", rules).make_kit(lambda: tmp_path).compile_form("a large constant")
 
 
 @pytest.mark.parametrize("isolate", [True, False])
@@ -346,15 +346,21 @@ def test_the_environment_chooses_the_set(rules: Path, monkeypatch: pytest.Monkey
         cls.parameter_names("model")
 
 
-def test_no_reduction_of_the_kit_vanishes_in_float16() -> None:
+def test_no_reduction_of_the_kit_vanishes_in_float16(rules: Path, tmp_path: Path) -> None:
     """What is 0 in float16 and not in float32 is no question in the one, and wrong in the other."""
-    reductions = [each for each in list_onnx_operators() if each.startswith("Reduce")]
-    for operator in reductions:
-        for case in islice(operator_cases(operator, ["float32"]), 5):
-            model = prepare_model(case.model, case.name)
-            inputs = model_samples(model) if case.inputs is None else case.inputs
-            for made in run_session(open_session(model.proto), inputs).values():
-                assert not np.any(made) or np.any(made.astype(np.float16)), case.name
+    operators = sorted({each.name for each in onnx.defs.get_all_schemas() if "Reduce" in each.name})
+    rules.write_text(f"target: planted\ncost_model: dla\ndtype: float32\nops: [{{op: {operators}}}]\n")
+    cases = conformance("honest", rules).make_kit(lambda: tmp_path).cases
+    compared = 0
+    for operator in operators:
+        for case in islice(cases.plan_operator(operator, cases.precisions[0]), 5):
+            if isinstance(case, Exception):
+                continue
+            for runs in cases.write_uncompiled(case).expected_runs.values():
+                for made in runs.values[0][1].values():
+                    compared += 1
+                    assert not np.any(made) or np.any(made.astype(np.float16)), case.name
+    assert compared > 2 * len(operators)
 
 
 @pytest.mark.parametrize(
