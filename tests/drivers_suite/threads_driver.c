@@ -61,16 +61,16 @@ static uint32_t draw_of(job *own, uint32_t below) {
 static int run_once(job *own, byoc_region *region, byoc_buffer *const *made) {
     const byoc_driver_2 *table = BYOC_TABLE_2(own->driver);
     const byoc_region_info *info = &own->info;
-    byoc_binding bound[2][MOST] = {{{NULL, NULL, 0}}};
-    ending end = {0, -1};
-    byoc_text priority = {"priority", draw_of(own, 2) ? "high" : "low"};
-    byoc_call call = {sizeof call, bound[0], bound[1], 1, &priority, note_end, &end};
+    byoc_binding inputs[MOST] = {{NULL, NULL, 0}}, outputs[MOST] = {{NULL, NULL, 0}};
     for (size_t i = 0; i < info->input_count; i++) {
-        bound[0][i].buffer = own->shared[i];
+        inputs[i].buffer = own->shared[i];
     }
     for (size_t i = 0; i < info->output_count; i++) {
-        bound[1][i].buffer = made[i];
+        outputs[i].buffer = made[i];
     }
+    ending end = {0, -1};
+    byoc_text priority = {"priority", draw_of(own, 2) ? "high" : "low"};
+    byoc_call call = {sizeof call, inputs, outputs, 1, &priority, note_end, &end};
     if (table->submit(region, &call)) {
         return 1;
     }
@@ -146,7 +146,7 @@ int main(int count, char **arguments) {
     size_t tensor_count[2] = {0, 0}, files = 0;
     job jobs[THREADS] = {{NULL, {0}, {NULL}, {NULL}, 0, 0, 0, 0, 0}};
     pthread_t threads[THREADS];
-    void *given[MOST], *expected[MOST];
+    void *given[MOST] = {NULL}, *expected[MOST] = {NULL};
     char side[16];
     int dtype;
     unsigned long long bytes;
