@@ -5,6 +5,7 @@ And the tokens that a session has read, for a sequence that begins with the same
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from math import inf, isinf
 from typing import Any
 
@@ -241,12 +242,21 @@ class PromptAxes:
         )
 
 
-def join_pieces(parts: Sequence[Mapping[str, Any]], axes: Mapping[str, int]) -> dict[str, Any]:
-    """Return the outputs of all calls as those of one; of one without tokens those of the last."""
-    return {
-        name: np.concatenate([part[name] for part in parts], axes[name]) if name in axes else value
-        for name, value in parts[-1].items()
-    }
+def join_pieces(
+    parts: Sequence[Mapping[str, Any]], sizes: Sequence[int], axes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the outputs of all calls, of so many tokens each, as those of one.
+
+    Those along `axes` are joined, others are those of the last call, and so are outputs that each call
+    makes anew for all tokens so far: along the axis each is longer than the last one by its tokens.
+    """
+    joined = dict(parts[-1])
+    for name, axis in axes.items():
+        made = [part[name] for part in parts]
+        grown = [after.shape[axis] - before.shape[axis] for before, after in pairwise(made)]
+        if not grown or grown != [*sizes[1:]]:
+            joined[name] = np.concatenate(made, axis)
+    return joined
 
 
 def find_causal_axis(one: NDArray[Any], other: NDArray[Any], size: int) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from functools import cached_property
 from heapq import heappop, heappush
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, Thread, current_thread
 from time import perf_counter
 from typing import Any
 
@@ -366,13 +366,17 @@ class _DeviceThreads:
             for each in self._changed.values():
                 each.notify()
         for thread in self._threads:
-            thread.join()
+            if thread is not current_thread():  # it may collect a pipeline that nobody reads
+                thread.join()
         for waiting in self._waiting.values():
             for _number, call in waiting:
                 call.close()
 
     def add(self, call: _Call) -> None:
-        """Let a call wait for the device of its next step; a call waits for one at a time."""
+        """Let a call wait for the device of its next step; a call waits for one at a time.
+
+        Raises RuntimeError where no thread can be started for the device.
+        """
         device = call.device
         with self._lock:
             if device not in self._waiting:
@@ -380,8 +384,13 @@ class _DeviceThreads:
                 if not self._is_closing:
                     name = f"byoc {device}"
                     thread = Thread(target=self._serve, args=(device,), name=name, daemon=True)
+                    try:
+                        thread.start()
+                    except BaseException:
+                        del self._waiting[device], self._changed[device]
+                        call.close()
+                        raise
                     self._threads.append(thread)
-                    thread.start()
             heappush(self._waiting[device], (call.number, call))
             self._changed[device].notify()
 
@@ -389,7 +398,10 @@ class _DeviceThreads:
         """Run the steps of a device."""
         while call := self._take(device):
             if call.advance():
-                self.add(call)
+                try:
+                    self.add(call)
+                except BaseException as error:  # no thread can be started: its caller is told
+                    call.outputs.set_exception(error)
             del call  # with outputs that others have by now
 
     def _take(self, device: str) -> _Call | None:

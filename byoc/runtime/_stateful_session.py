@@ -254,8 +254,8 @@ class StatefulSession(SessionCalls):
             self._is_causal = True
         planned = axes.plan_sizes(self._state)
         parts: list[dict[str, Any]] = []
-        done = 0
-        while done < axes.count:
+        sizes: list[int] = []
+        while (done := sum(sizes)) < axes.count:
             try:
                 size, fitted = axes.select_piece(session, inputs, self._state, done, planned[:1])
                 planned = planned[1:] if planned[:1] == [size] else []
@@ -263,8 +263,8 @@ class StatefulSession(SessionCalls):
             except InputError as error:
                 where = f"after {done} of {axes.count} tokens: " if done else ""
                 raise InputError(f"{where}{error}") from error
-            done += size
-        return join_pieces(parts, self._joined)
+            sizes.append(size)
+        return join_pieces(parts, sizes, self._joined)
 
     def _run_variant(
         self, session: VariantSession, fitted: FittedInputs, trace: Trace | None

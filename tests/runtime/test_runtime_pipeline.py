@@ -81,6 +81,23 @@ def test_the_error_of_an_input_comes_in_its_place() -> None:
     assert next(pipeline, None) is None
 
 
+@pytest.mark.parametrize("device", ["host", "npu"])
+def test_a_device_without_a_thread_is_an_error_and_no_call_waits_for_it(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread, begin: Any = threading.Thread.start) -> None:
+        if thread.name == f"byoc {device}":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    before = threading.active_count()
+    session = make_session(("host", lambda value: value), ("npu", lambda value: value))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match=r"^can't start new thread$"):
+        list(session.run_pipeline([{"v0": i} for i in range(3)], in_flight=3))
+    assert threading.active_count() == before
+
+
 def test_a_wrong_input_and_no_input_in_flight() -> None:
     session = make_session(("host", lambda value: value))
     with pytest.raises(InputError, match=r"^no input 'x'; the model's inputs: v0$"):

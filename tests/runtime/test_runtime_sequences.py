@@ -273,22 +273,19 @@ SUMMED = """summed (int64[1, seq] ids, float[1, past, 4] old) => (float[1, 4] y,
   <int64[1] axes = {1}, float[6, 4] table = {TABLE}, float[4] kept = {0, 1, 1, 1}> {
   g = Gather (table, ids)
   MIXED
-  new = Concat <axis = 1> (old, KEPT)
+  new = Concat <axis = 1> (old, s)
   y = ReduceSum <keepdims = 0> (new, axes)
 }"""
 TABLE = ", ".join(str(value) for value in range(24))
 ALONE = "s = Tanh (g)"
 AHEAD = "m = ReduceMean <axes = [1], keepdims = 1> (g) s = Add (g, m)"
-INFINITE = "k = Log (kept) t = Add (s, k)"  # -inf in one of four values, whatever the tokens are
+INFINITE = "k = Log (kept) s = Add (f, k)"  # -inf in one of four values, whatever the tokens are
 
 
 def _cut_summed(
-    mixed: str,
-    folder: Path,
-    lengths: Sequence[tuple[int, int]] = ((2, 0), (1, 2), (1, 3)),
-    kept: str = "s",
+    mixed: str, folder: Path, lengths: Sequence[tuple[int, int]] = ((2, 0), (1, 2), (1, 3))
 ) -> Any:
-    model = parse(SUMMED.replace("MIXED", mixed).replace("TABLE", TABLE).replace("KEPT", kept))
+    model = parse(SUMMED.replace("MIXED", mixed).replace("TABLE", TABLE))
     variants = {f"v{seq}_{past}": {"seq": seq, "past": past} for seq, past in lengths}
     folder.mkdir(exist_ok=True)
     cut(model, folder / "b", variants=variants)
@@ -306,7 +303,8 @@ def test_the_state_shows_that_a_prompt_can_be_read_in_pieces(tmp_path: Path) -> 
 def test_infinite_values_do_not_hide_whether_a_prompt_can_be_read_in_pieces(tmp_path: Path) -> None:
     ids = np.array([[1, 4, 2, 5]])
     for number, mixed in enumerate((ALONE, AHEAD)):
-        session = _cut_summed(f"{mixed} {INFINITE}", tmp_path / str(number), kept="t")
+        finite = mixed.replace("s = Tanh", "f = Tanh").replace("s = Add", "f = Add")
+        session = _cut_summed(f"{finite} {INFINITE}", tmp_path / str(number))
         if mixed == AHEAD:
             with pytest.raises(InputError, match=r"depends on those behind it$"):
                 session({"ids": ids})
@@ -424,6 +422,20 @@ def test_pieces_of_one_length_are_joined(seq: int, tmp_path: Path) -> None:
         session.reset()
         np.testing.assert_allclose(session({"ids": ids})["y"], kept.cumsum(1), rtol=1e-5)
         np.testing.assert_allclose(session.fork().state["old"], kept, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seq", [2, 3, 4])
+def test_an_output_of_all_tokens_so_far_is_that_of_the_last_piece(seq: int, tmp_path: Path) -> None:
+    text = EACH.replace("float[1, seq, 4] y", "float[1, total, 4] y").replace("TABLE", TABLE)
+    text = text.replace("MIXED", "a = Identity (s)").replace(
+        "y = Add (sums, before)", "y = CumSum (new, one)"
+    )
+    variants = {f"past_{past}": {"seq": seq, "past": past} for past in (0, seq, 2 * seq)}
+    cut(parse(text, opset=18), tmp_path / "b", variants=variants)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
+    ids = np.random.default_rng(seq).integers(0, 6, (1, 3 * seq))
+    kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
+    np.testing.assert_allclose(session({"ids": ids})["y"], kept.cumsum(1), rtol=1e-5)
 
 
 def test_an_output_that_may_be_of_each_token_is_not_guessed(tmp_path: Path) -> None:
