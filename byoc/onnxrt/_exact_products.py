@@ -1,4 +1,4 @@
-"""Products of integers as ONNX defines them, on processors where onnxruntime's kernels are not.
+"""Products of integers as ONNX defines them, where kernels of onnxruntime compute others.
 
 On x86 without VNNI the kernels for uint8 by int8 add pairs of products in 16 bits, which saturate: two
 times 255 * 127 give 32,767 (microsoft/onnxruntime#24220). Those for operands of one type are right
@@ -65,6 +65,15 @@ _FORMS = {
 _QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _FUSED = {"MatMul": "QLinearMatMul", "Gemm": "QGemm", "Conv": "QLinearConv"}
 """Operators between DequantizeLinear and QuantizeLinear, with what onnxruntime makes of them."""
+# From ONNX's operator schemas: attributes that state the type of an output, and inputs that have it.
+_STATING = {
+    **{"Cast": "to", "BitCast": "to", "Constant": "value", "ConstantOfShape": "value"},
+    **dict.fromkeys(("EyeLike", "Bernoulli", "SequenceEmpty"), "dtype"),
+    **dict.fromkeys(
+        ("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"), "output_datatype"
+    ),
+}
+_TYPED_BY = {"CastLike": 1, "OneHot": 2, "QGemm": 8, "QLinearConv": 7, "QLinearMatMul": 7, "Where": 1}
 
 
 def computes_in_integers(model: ModelProto) -> bool:
@@ -81,9 +90,9 @@ def computes_in_integers(model: ModelProto) -> bool:
 
 
 def has_negative_scale(model: ModelProto) -> bool:
-    """Return whether a QuantizeLinear or DequantizeLinear may have a scale below 0, as ONNX allows.
+    """Return whether a model that computes in integers may have a scale below 0, as ONNX allows.
 
-    A scale that is not stored may be.
+    A scale of a QuantizeLinear or DequantizeLinear that is not stored may be.
     """
     if not computes_in_integers(model):
         return False
@@ -194,33 +203,53 @@ class _Scope:
     def of_graph(cls, graph: GraphProto, around: Mapping[str, int]) -> "_Scope":
         types = dict(around)
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type:
-                types[value.name] = value.type.tensor_type.elem_type
+            kind = value.type
+            while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+                holder = kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type
+                kind = holder.elem_type
+            if kind.tensor_type.elem_type:
+                types[value.name] = kind.tensor_type.elem_type
         types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
         return cls(types, {})
 
     def add_outputs(self, node: NodeProto) -> None:
-        """Add the types of a node's outputs: of quantizers, of casts, else those of the first input.
+        """Add the types of a node's outputs: of quantizers, of casts, of bodies, else of an input.
 
-        All that passes small integers on has their type: Reshape, Concat, MaxPool, QLinearConv.
+        All that passes small integers on has their type: Reshape, Concat, MaxPool, sequences.
         """
-        attributes = {attribute.name: attribute for attribute in node.attribute}
         if node.op_type == "DequantizeLinear":
             self.dequantized[node.output[0]] = node
             return
-        if node.op_type == "DynamicQuantizeLinear":
-            kind: int = _UINT8
-        elif node.op_type == "QuantizeLinear":
-            stated = attributes["output_dtype"].i if "output_dtype" in attributes else 0
-            kind = self.types.get(_get(node, 2), 0) or stated or _UINT8
-        elif node.op_type in ("Cast", "Constant"):
-            named = attributes.get("to") or attributes.get("value")
-            kind = 0 if named is None else named.i or named.t.data_type
+        bodies = [self._find_body_types(node, body) for body in list_bodies(node)]
+        if bodies:
+            kinds = [next(filter(None, each), 0) for each in zip(*bodies, strict=False)]
         else:
-            reads = [*node.input[1:], *node.input] if node.op_type == "Where" else node.input
-            kind = next((self.types[name] for name in reads if self.types.get(name) in _TYPES), 0)
-        for name in filter(None, node.output):
-            self.types.setdefault(name, kind)
+            kinds = [self._find_type(node)] * len(node.output)
+        for name, kind in zip(node.output, kinds, strict=False):
+            if name:
+                self.types.setdefault(name, kind)
+
+    def _find_body_types(self, node: NodeProto, body: GraphProto) -> list[int]:
+        """Return the types that a body gives the outputs of its node, 0 where they are not known."""
+        inside = _Scope.of_graph(body, self.types)
+        for each in body.node:
+            inside.add_outputs(each)
+        outputs = list(body.output)[1 if node.op_type == "Loop" else 0 :]  # first whether it goes on
+        return [inside.types.get(each.name, 0) for each in outputs]
+
+    def _find_type(self, node: NodeProto) -> int:
+        """Return the type of what a node without bodies makes, 0 where it is not known."""
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type in ("DynamicQuantizeLinear", "ImageDecoder"):
+            return _UINT8
+        if node.op_type == "QuantizeLinear":
+            stated = attributes["output_dtype"].i if "output_dtype" in attributes else 0
+            return self.types.get(_get(node, 2), 0) or stated or _UINT8
+        stating = attributes.get(_STATING.get(node.op_type, ""))
+        if stating is not None:
+            return stating.i or stating.t.data_type
+        reads = [*node.input[_TYPED_BY.get(node.op_type, 0) :], *node.input]
+        return next((self.types[name] for name in reads if self.types.get(name) in _TYPES), 0)
 
     def list_products(self, node: NodeProto, fused: bool) -> list[_Product]:
         """Return the products of a node whose operands are both int8 or uint8, of one type or of two."""

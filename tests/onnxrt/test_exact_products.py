@@ -280,6 +280,62 @@ def test_an_output_that_is_left_out_gives_no_type_to_a_zero_point_that_is() -> N
     assert onnx.TensorProto.UINT8 in types.values()  # as QuantizeLinear's result
 
 
+MADE_BY = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (bool b, uint8[5,96] x, int64[2] shape, int64[5] wide, uint8[5] few) => (int32[5,7] made)
+<int8 byte = {1}, float s = {1.0}, uint8 zx = {0}, int8 zy = {0}, int64 n = {1}, int8[2] ends = {0, 1}> {
+    BODY
+    made = MatMulInteger(u, w)
+}"""
+MAKERS = {  # what makes `u`, whose type no value_info states, with that type
+    "If": ("u = If(b) <then_branch = t () => (uint8[5,96] p) { p = Identity(x) }, "
+           "else_branch = e () => (uint8[5,96] q) { q = Identity(x) }>", "uint8"),
+    "If in If": ("u = If(b) <then_branch = t () => (uint8[5,96] p) { p = If(b) <"
+                 "then_branch = t2 () => (uint8[5,96] p2) { p2 = Identity(x) }, "
+                 "else_branch = e2 () => (uint8[5,96] q2) { q2 = Identity(x) }> }, "
+                 "else_branch = e () => (uint8[5,96] q) { q = Identity(x) }>", "uint8"),
+    "Loop": ("other, u = Loop(n, , byte, x) <body = l (int64 i, bool c, int8 k, uint8[5,96] v) => "
+             "(bool d, int8 k2, uint8[5,96] v2) { d = Identity(c) k2 = Identity(k) v2 = Identity(v) }>",
+             "uint8"),
+    "Scan": ("u = Scan <num_scan_inputs = 1, body = r (int64 i) => (uint8[96] row) "
+             "{ row = Gather(x, i) }> (wide)", "uint8"),
+    "SequenceAt": ("few_of = SequenceConstruct(x, x) u = SequenceAt(few_of, n)", "uint8"),
+    "SequenceMap": ("few_of = SequenceConstruct(wide) rows = SequenceMap <body = m (int64[5] i) => "
+                    "(uint8[5,96] row) { row = Gather(x, i) }> (few_of) u = SequenceAt(rows, n)",
+                    "uint8"),
+    "CastLike": ("f = Cast <to = 1> (x) u = CastLike(f, x)", "uint8"),
+    "ConstantOfShape": ("u = ConstantOfShape <value = uint8[1] {3}> (shape)", "uint8"),
+    "EyeLike": ("f = Cast <to = 1> (x) u = EyeLike <dtype = 2> (f)", "uint8"),
+    "OneHot": ("u = OneHot(few, n, ends)", "int8"),
+    "QLinearMatMul": ("u = QLinearMatMul(x, s, zx, w, s, zy, s, zy)", "int8"),
+    "local": ("u = local.pick(b, x)", "uint8"),
+}  # fmt: skip
+PICK = """
+<domain: "local", opset_import: ["" : 21]>
+pick (b, x) => (y) {
+    y = If(b) <then_branch = t () => (uint8[5,96] p) { p = Identity(x) },
+               else_branch = e () => (uint8[5,96] q) { q = Identity(x) }>
+}
+"""
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_the_type_of_an_operand_is_known_whatever_makes_it(maker: str) -> None:
+    body, kind = MAKERS[maker]
+    text = MADE_BY.replace("BODY", body)
+    if maker == "local":
+        text = text.replace('"" : 21]', '"" : 21, "local" : 1]') + PICK
+    model = parse_model(text)
+    second = "int8" if kind == "uint8" else "uint8"
+    model.graph.initializer.append(numpy_helper.from_array(reach(second, (DEPTH, COLUMNS), 20), "w"))
+    made = use_equal_types(model, None)
+    assert made is not model
+    product = next(node for node in made.graph.node if node.op_type == "MatMulInteger")
+    types = {each.name: each.data_type for each in made.graph.initializer}
+    wanted = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    assert types[product.input[1]] == wanted
+
+
 SCALES = ", ".join(["0.5"] * COLUMNS)
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Barrier
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from helpers.support import sample_cases
 from helpers.wrecking import Wreck
 
 from byoc.codegen import Artifact, Executor, Region
-from byoc.codegen.drivers import DriverLibrary
+from byoc.codegen.drivers import DriverError, DriverLibrary
 from byoc.testing import Claims, CodegenConformance
 from byoc.verification import make_reference_executor
 
@@ -189,6 +190,16 @@ def test_a_driver_that_takes_the_inputs_of_another_open_region_is_found(
     assert all("by the driver on two threads output 'y' differs" in each for each in found)
 
 
+def test_a_driver_for_another_device_is_not_said_to_be_right(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("dla", rules)
+    kit = cls.make_kit(lambda: tmp_path)
+    library = Mock()
+    library.open_region.side_effect = DriverError("the artifact is for a DLA-2", "incompatible")
+    kit.require_driver().library = library
+    with pytest.raises(pytest.skip.Exception, match="opens no region here: the artifact is for a DLA-2"):
+        cls().test_driver(kit)
+
+
 @pytest.mark.parametrize("operator", ["Add", "Conv", "MatMul"])
 def test_a_large_constant_is_large_whatever_a_target_takes(
     operator: str, rules: Path, tmp_path: Path
@@ -240,6 +251,21 @@ def test_what_is_skipped_is_not_tested(rules: Path, tmp_path: Path) -> None:
     cls.skips = {"Relu": "it is known to be off", "Add*": "as well", "test_[fac]*": ""}
     found = [value for test, value, _ in failures(cls, tmp_path) if test == "test_operator"]
     assert found == ["MaxPool"]
+
+
+def test_what_is_skipped_is_not_looked_into_either(rules: Path, tmp_path: Path) -> None:
+    cls = conformance("shows_others", rules)
+    kit = cls.make_kit(lambda: tmp_path)
+    every = [case.name for case in kit.compile_some()]
+    relus = [name for name in every if name.startswith("Relu")]
+    pools = [name for name in every if name.startswith("MaxPool")]
+    assert relus
+    assert pools
+
+    cls.skips = {"Relu": "it is known to be off", pools[0]: "as well"}
+    left = [case.name for case in kit.compile_some()]
+    assert not {*relus, pools[0]} & {*left}
+    assert {*every} - {*relus, *pools} <= {*left}
 
 
 def test_a_looser_tolerance_is_taken(rules: Path, tmp_path: Path) -> None:
