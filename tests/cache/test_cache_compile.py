@@ -480,7 +480,7 @@ def test_programs_at_once(vendor: Vendor, tmp_path: Path, warm_processes: WarmPr
         for number in range(2)
     ]
     for program in programs:
-        _, errors = program.communicate(timeout=300)
+        _, errors = program.communicate(timeout=1200)
         assert program.returncode == 0, errors.decode()
     bundles = [read_bundle(tmp_path / f"b{number}") for number in range(2)]
     assert bundles[0] == bundles[1]

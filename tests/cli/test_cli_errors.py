@@ -375,7 +375,7 @@ def test_streams_that_are_closed(closed: str) -> None:
     command = f'"{sys.executable}" -c "{script}" partition "$0" --rules "{VANILLA}" {closed}'
     ran = {
         model: subprocess.run(
-            ["/bin/sh", "-c", command, model], stdout=subprocess.PIPE, check=False, timeout=300
+            ["/bin/sh", "-c", command, model], stdout=subprocess.PIPE, check=False, timeout=1200
         )
         for model in ("m.onnx", "n.onnx")
     }
@@ -399,7 +399,7 @@ def test_streams_that_are_closed(closed: str) -> None:
 def test_results_that_nobody_gets(results: str, model: str, code: int, here: Path) -> None:
     script = "from byoc.cli import main; main()"
     command = f'"{sys.executable}" -c "{script}" partition {model} --rules "{VANILLA}" -o out {results}'
-    ran = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=300)
+    ran = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=1200)
     assert ran.returncode == code
     assert b"Traceback" not in ran.stderr
     assert (here / "out/manifest.json").is_file() == (model == "m.onnx")
@@ -417,7 +417,7 @@ def test_a_reader_that_leaves_early_changes_no_exit_code(
     ) as process:
         assert process.stdout is not None
         process.stdout.close()
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=1200)
     assert (process.returncode, errors) == (code, b"")
     assert (here / "out/manifest.json").is_file()
 
@@ -484,7 +484,7 @@ def test_too_little_memory_for_the_solvers_is_one_sentence() -> None:
         [sys.executable, "-c", ENDLESS],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=1200,
         check=False,
         env=environment,
     )

@@ -355,7 +355,7 @@ def test_progress_goes_to_a_terminal_on_standard_error(warm_processes: WarmProce
     ]
     environment = os.environ | {"TERM": "xterm"}
     started = warm_processes.Popen(command, stdout=subprocess.PIPE, stderr=follower, env=environment)
-    printed, _ = started.communicate(timeout=300)
+    printed, _ = started.communicate(timeout=1200)
     os.close(follower)
     shown = os.read(leader, 1 << 16)
     os.close(leader)

@@ -163,7 +163,7 @@ def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> N
             time.sleep(0.05)
         os.kill(int(pid), signal.SIGKILL)
         (folder / "wait").unlink()
-        _, told = ran.communicate(timeout=120)
+        _, told = ran.communicate(timeout=1200)
     assert ran.returncode == 0, told
     rows = [row | {"notes": "; ".join(row["notes"])} for row in serial.rows]
     assert drop_times(read_results(folder / "r.csv")) == drop_times(rows)

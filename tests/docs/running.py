@@ -211,7 +211,7 @@ class Programs:
             cwd=folder,
             **dict(zip(("stdin", "stdout", "stderr"), streams, strict=True)),
         )
-        return str(process.wait(timeout=300))
+        return str(process.wait(timeout=1200))
 
 
 @dataclass
@@ -302,7 +302,7 @@ class PageRun:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=300,
+            timeout=1200,
         )
         found = tuple(map(int, codes.read_text().split()))
         if done.returncode and not found:  # of `exit`, or of a line that bash cannot read

@@ -191,7 +191,7 @@ def run_harness(
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
     )
 
 

@@ -24,5 +24,5 @@ def run(command: str, environment: Path, folder: Path) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=1200,
     )

@@ -107,6 +107,6 @@ def test_without_it_everything_imports() -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "squeezenet\n", "")

@@ -326,8 +326,11 @@ def test_in_a_process_of_its_own_a_crash_is_one_failed_test(rules: Path, wreck: 
 
 
 def test_a_codegen_that_dies_or_hangs_fails_that_case_alone(rules: Path, tmp_path: Path) -> None:
-    for name, sentence in (("dies", "killed by SIGABRT in compile"), ("hangs", "longer than 3 s")):
-        cls = conformance(name, rules, fast=True, timeout=3.0)
+    for name, sentence, limit in (
+        ("dies", "killed by SIGABRT in compile", 600.0),
+        ("hangs", "longer than 10 s", 10.0),
+    ):
+        cls = conformance(name, rules, fast=True, timeout=limit)
         cls.skips = ONLY_OPERATORS
         found = list(failures(cls, tmp_path / name))
 

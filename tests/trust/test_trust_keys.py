@@ -163,7 +163,7 @@ def test_processes_that_create_the_key_at_once_agree(
         )
         for _ in range(4)
     ]
-    found = [process.communicate(timeout=120)[0] for process in started]
+    found = [process.communicate(timeout=1200)[0] for process in started]
     assert all(process.returncode == 0 for process in started)
     assert len(set(found)) == 1
     assert [path.name for path in (tmp_path / "byoc").iterdir()] == ["signing_key"]
