@@ -71,7 +71,7 @@ class _Unfinished:
                 self.kind.__doc__ or "Not its own: that would be told from a base's `__init__`."
             )
             made = dict(vars(dataclasses.dataclass(**{**self.options, **without})(copied)))
-            made |= self._make_functions(tuple(made["__dataclass_fields__"].values()))
+            made |= self._make_functions(fields(copied))
             made["__doc__"] = self.kind.__doc__ or _describe(self.kind.__name__, made["__init__"])
             for name in ("init", "repr", "eq", "frozen"):  # which those of derived classes look at
                 setattr(made["__dataclass_params__"], name, self.options.get(name, name != "frozen"))

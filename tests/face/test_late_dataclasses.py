@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -52,6 +52,7 @@ def make(options: dict[str, bool], decorator: Any) -> type:
         own: list[int] = dataclasses.field(default_factory=list, init=False)
         named: int = dataclasses.field(default=3, kw_only=True)
         _private: int = 4
+        shared: ClassVar[int]
 
         def __post_init__(self) -> None:
             self.own.append(self.size)
