@@ -50,7 +50,7 @@ def ask(bundle: str, library: str) -> str:
 
 
 def run_alone(lie: str, bundle: str, library: str) -> tuple[int, str]:
-    """Run in a fork, with nothing of onnxruntime in this process; return its exit code, and what it said."""
+    """Run in a fork of this process, which opened nothing; return its exit code, and what it said."""
     with TemporaryFile("w+") as said:
         child = os.fork()
         if not child:
@@ -70,4 +70,4 @@ def run_alone(lie: str, bundle: str, library: str) -> tuple[int, str]:
 
 if __name__ == "__main__":
     install(MonkeyPatch(), hostile=Hostile)
-    print(json.dumps({lie: run_alone(lie, *sys.argv[1:]) for lie in json.load(sys.stdin)}))
+    json.dump({lie: run_alone(lie, *sys.argv[1:]) for lie in json.load(sys.stdin)}, sys.stdout)

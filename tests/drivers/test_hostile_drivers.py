@@ -1,4 +1,4 @@
-"""A driver that lies is a sentence or does no harm: in Python, in onnxruntime's provider, in C programs."""
+"""A driver that lies is a sentence or does no harm: in Python, onnxruntime's provider and C programs."""
 
 import json
 import os
@@ -45,7 +45,7 @@ _VERSION = r"of no version of byoc_driver|table is not of version 1 or 2"
 _MISSING = r"the driver's table has no \w+$|table lacks a function"
 _NOTHING = "open answers that all is well, and gives nothing"
 _RIGHT = "the outputs are right"
-# What is said of each lie; of functions that are optional, and of what nobody reads, the outputs are right.
+# What is said of each lie; without optional functions, and where nobody reads it, the outputs are right.
 LIES = {
     "": _RIGHT,
     "no table": "no table for version|none of a version that this program knows",
@@ -87,7 +87,7 @@ ASKED = {
     "counters fail": "dla_0: status 77",
     "without wait": "driver hostile has no wait",
     "without close_buffer": "driver hostile has no close_buffer",
-    "a buffer is nothing": "a buffer of 64 bytes: open_buffer answers that all is well, and gives nothing",
+    "a buffer is nothing": "open_buffer answers that all is well, and gives nothing",
     "wait is always busy": "dla_0: busy",
 }
 
