@@ -474,7 +474,8 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
         return light.SerializeToString(), []
     lent: dict[str, Any] = {}
     # A caller may give what is an input as well, and onnxruntime takes the last of two of a name.
-    named = Counter(each.name for each in (*model.graph.input, *model.graph.initializer))
+    named = Counter(value.name for value in model.graph.input)
+    named.update(each.name for each in model.graph.initializer)
     for tensor in model.graph.initializer:
         data = tensor.raw_data if named[tensor.name] == 1 and _is_lendable(tensor) else b""
         if not data or len(data) != byoc.model.count_bytes(tensor):
