@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -56,13 +57,11 @@ def read_operands(command: Command) -> Mapping[str, Operand]:
     An ABSENT operand is left out only if the command may do without it.
     """
     unread = set(_unread_fields(command))
-    return {
-        name: getattr(command, name) for name in _list_sources(type(command)) if name not in unread
-    }
+    return {name: getattr(command, name) for name in _list_sources(type(command)) if name not in unread}
 
 
 @cache
-def _list_sources(kind: type[Command]) -> tuple[str, ...]:
+def _list_sources(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields with the operands that commands of a kind may read."""
     return tuple(
         field.name
