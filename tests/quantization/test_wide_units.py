@@ -165,3 +165,20 @@ def test_with_everything_on_the_host_it_is_the_float_model_again() -> None:
         expected = run_plain(network().proto, network(), each)["y"]
         actual = run_plain(plan.proto, plan.model, each)["y"]
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_unit_in_8_bits_may_make_a_tensor_in_16() -> None:
+    """`c2` and `c3`, of convolutions that read 8 bits: a unit in 16 bits reads one as it is."""
+    units = WideUnits(frozenset({"relu2"}), KNOWN, frozenset({"c2", "c3"}))
+    found = quantize(network(), [load_rules("dla")], KNOWN, "int8", (), units)
+    assert {*UNITS} <= {*found.units}
+    assert [types(found, name) for name in ("r1", "c2", "r2", "c3")] == [
+        ["int8"],
+        ["int16"],
+        ["int16", "int8"],
+        ["int16"],
+    ]
+    assert scale(found, "c2", "int16") == scale(
+        quantize(network(), [U55], KNOWN, "int16"), "c2", "int16"
+    )
+    onnx.checker.check_model(found.model.proto, full_check=True)
