@@ -7,7 +7,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quantizing import groups, network, node, quantize, ranges, samples, snr, target, tidied
+from quantizing import groups, network, node, quantize, ranges, samples, snr, target, tidied, values
 
 from byoc.model import Model, get_metadata
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -168,17 +168,18 @@ def test_with_everything_on_the_host_it_is_the_float_model_again() -> None:
 
 
 def test_a_unit_in_8_bits_may_make_a_tensor_in_16() -> None:
-    """`c2` and `c3`, of convolutions that read 8 bits: a unit in 16 bits reads one as it is."""
-    units = WideUnits(frozenset({"relu2"}), KNOWN, frozenset({"c2", "c3"}))
-    found = quantize(network(), [load_rules("dla")], KNOWN, "int8", (), units)
-    assert {*UNITS} <= {*found.units}
-    assert [types(found, name) for name in ("r1", "c2", "r2", "c3")] == [
-        ["int8"],
-        ["int16"],
-        ["int16", "int8"],
-        ["int16"],
-    ]
-    assert scale(found, "c2", "int16") == scale(
-        quantize(network(), [U55], KNOWN, "int16"), "c2", "int16"
-    )
+    """`r0`: what makes it reads 8 bits, and what reads it makes 8."""
+    rules = load_rules("dla")
+    plain = quantize(network(), [rules], KNOWN, "int8")
+    units = WideUnits(frozenset(), KNOWN, frozenset({"r0"}))
+    found = quantize(network(), [rules], KNOWN, "int8", (), units)
     onnx.checker.check_model(found.model.proto, full_check=True)
+    assert found.units == plain.units
+    assert [types(found, name) for name in ("x", "r0", "r1")] == [["int8"], ["int16"], ["int8"]]
+    assert scale(found, "r0", "int16") == scale(
+        quantize(network(), [rules], KNOWN, "int16"), "r0", "int16"
+    )
+    again = quantize(network(), [rules], KNOWN, "int8", (), units, found)
+    assert again.model.proto == found.model.proto
+    exact = [values(network(), each)["y"] for each in samples(network())]
+    assert snr(np.stack(exact), np.stack(run(found.model))) > 20
