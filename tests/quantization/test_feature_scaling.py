@@ -433,7 +433,7 @@ def test_sums_that_8_bits_are_too_coarse_for_are_found_with_the_products_that_th
 
 @pytest.mark.parametrize("price", [0.0, 0.04, 0.2])
 def test_coarse_sums_are_in_16_bits_where_that_is_worth_its_time(price: float, tmp_path: Path) -> None:
-    """Two sums may take 10 % together; a Mul behind a sum, to rescale it, takes too long here."""
+    """Two sums may take 15 % together; a Mul behind a sum, to rescale it, takes too long here."""
     model, given = make_stream(), make_samples(16)
 
     def predict(made: Model) -> float:
