@@ -197,7 +197,7 @@ def _keep_finite(scale: Float32Array, steps: Any) -> Float32Array:
     A mask is often the least float32, -3.4e38. If its integer stood for -inf, 0 times it would be NaN.
     """
     _, exponent = np.frexp(float(np.finfo(np.float32).max) / steps)
-    return np.minimum(scale, np.ldexp(np.float32(0.5), exponent), dtype=np.float32)
+    return np.asarray(np.minimum(scale, np.ldexp(0.5, exponent)), np.float32)
 
 
 def quantize_values(values: NDArray[Any], params: QuantizationParams) -> NDArray[np.int64]:
