@@ -27,7 +27,7 @@ from byoc.codegen.byoc_worker.pipes import read_array, write_arrays
 from byoc.support import describe_exit
 
 _PIPES = Path(__file__).parent / "byoc_worker" / "pipes.py"
-_FORKS = Path(__file__).parent / "byoc_worker" / "fork_server.py"
+_FORKS = Path(__file__).with_name("_fork_server.py")
 _CAN_FORK = sys.platform == "linux"  # forks of macOS may not use its frameworks, and Windows has none
 _END_SECONDS = 5.0  # for a process that closed its pipe to end by itself: its exit code tells why
 
@@ -130,7 +130,7 @@ def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> Com
 
 
 class _ForkServer:
-    """A process that has imported modules, and forks for each program (`byoc_worker/fork_server.py`)."""
+    """A process that has imported modules, and forks for each program (`_fork_server.py`)."""
 
     def __init__(self, preload: Sequence[str]) -> None:
         """Start the process."""

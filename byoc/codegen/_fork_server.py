@@ -1,4 +1,4 @@
-"""A process that imports modules once, and forks for each run of a program: `fork_server.py MODULE ...`.
+"""A process that imports modules once, and forks for each program: `_fork_server.py MODULE ...`.
 
 The arguments are the modules to import. A request is a line of JSON on standard input: `module` and
 `arguments` of the program (as `python -m` takes them), `stdout` and `stderr`, files for what it writes,
