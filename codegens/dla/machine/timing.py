@@ -10,9 +10,7 @@ free.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cache
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +34,7 @@ from .instructions import (
     Scale,
     Store,
 )
-from .program_file import Program
+from .program_file import COMMANDS, Program
 
 
 class Engine(Enum):
@@ -57,19 +55,18 @@ def read_operands(command: Command) -> Mapping[str, Operand]:
     An ABSENT operand is left out only if the command may do without it.
     """
     unread = set(_unread_fields(command))
-    return {name: getattr(command, name) for name in _list_sources(type(command)) if name not in unread}
+    return {name: getattr(command, name) for name in _SOURCES[type(command)] if name not in unread}
 
 
-@cache
-def _list_sources(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields with the operands that commands of a kind may read."""
-    return tuple(
+_SOURCES = {
+    kind: tuple(
         field.name
         for field in fields(kind)
         if field.type is Operand and field.name not in ("y", "target")
     )
-
-
+    for kind in COMMANDS
+}
+"""The fields with operands that commands of each kind may read."""
 _WITH_CHANNELS = (Add, Mul, Pool, Scale)
 
 
