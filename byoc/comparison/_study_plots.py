@@ -342,7 +342,7 @@ def _number_axes(*axes: Any) -> None:
 
 def _is_time(row: StudyRow) -> bool:
     """Return whether the value of a row is the seconds that the host alone has, too."""
-    return row["objective"] == "latency" and row["measure"] != "load"
+    return bool(row["objective"] == "latency" and row["measure"] != "load")
 
 
 def _host_value(row: StudyRow) -> float:
@@ -353,8 +353,9 @@ def _host_value(row: StudyRow) -> float:
 def _name_divisors(drawing: _Drawing) -> str:
     """Return the divisors of the values in the figure of bandwidths, as they are printed."""
     times = {_is_time(row) for row in _find_linked(drawing)}
-    names = {(True,): "the host alone", (False,): "the best found"}
-    return names.get((*times,), "the host alone, or the best found")
+    if len(times) > 1:
+        return "the host alone, or the best found"
+    return "the best found" if False in times else "the host alone"
 
 
 def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
