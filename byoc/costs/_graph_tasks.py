@@ -32,6 +32,7 @@ from byoc.model import (
     get_input,
     get_operator_name,
     get_stated_attributes,
+    is_dequantize,
     is_onnx,
     is_qdq_node,
 )
@@ -229,6 +230,8 @@ _ELEMENTWISE = frozenset(
     ]
 )
 
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
 # Their tasks differ by more than types and attributes.
 _MARKED = frozenset({"Dropout", *(name.rpartition(".")[2] for name in VALUE_INPUTS)})
 
@@ -292,7 +295,7 @@ class GraphTasks:
         return Task(
             op=op,
             work=count_work(self.index, self.sizes, nodes),
-            dtype=parts[-1].dtype,
+            dtype=self._find_compute_type(nodes) or parts[-1].dtype,
             inputs=tuple(map(self.types.get, entering)),
             outputs=tuple(map(self.types.get, leaving)),
             attributes={
@@ -305,6 +308,22 @@ class GraphTasks:
             parts=parts,
             fused=fused and any(part.fused for part in parts),
         )
+
+    def _find_compute_type(self, nodes: tuple[int, ...]) -> str:
+        """Return the type of the integers that a group multiplies, empty where it adds up no products.
+
+        What it makes may have another type: only the sums are rounded to that.
+        """
+        index, inside = self.index, set(nodes)
+        for number in nodes:
+            node = index.nodes[number]
+            if not is_onnx(node) or node.op_type not in _PRODUCTS:
+                continue
+            maker = index.producers.get(node.input[0], -1)
+            if maker in inside and is_dequantize(index.nodes[maker]):
+                kind = self.types.get(index.nodes[maker].input[0])
+                return kind.dtype if kind else ""
+        return ""
 
 
 def build_tasks(index: GraphIndex, compute: str | None = None) -> GraphTasks:

@@ -426,8 +426,9 @@ class ChosenPrecision:
         assert self.float_model is not None
         assert self.ranges is not None
         in_float = (*self.in_float, *precisions.in_float)
-        names = precisions.wide | (self.kept_wide.names if self.kept_wide else frozenset())
-        wide = quantization.WideUnits(names, self._wide_ranges) if names else None
+        kept = self.kept_wide or quantization.WideUnits(frozenset(), self._wide_ranges)
+        names = precisions.wide | kept.names
+        wide = quantization.WideUnits(names, self._wide_ranges, kept.tensors) if names else None
         targets = self._integer_targets
         return quantization.quantize(
             self.float_model, targets, self.ranges, self.dtype, in_float, wide

@@ -164,7 +164,7 @@ class _FeatureFinder:
         """Fix the features of a tensor that a node reads as it is, unless it gets them rescaled."""
         is_last = self.labels[name].size == self.labels[name].shape[-1] > 1
         candidate = name in self.sums and is_last and number not in self.index.bodies
-        if candidate and _is_normalized(self.index, name) and self.rescalable(name):
+        if candidate and is_normalized(self.index, name) and self.rescalable(name):
             self.rescaled.setdefault(name, []).append(number)
         else:
             self.fixed.append(self.labels[name])
@@ -433,7 +433,7 @@ class _FeatureFinder:
         return whole[tuple(cut)]
 
 
-def _is_normalized(index: GraphIndex, name: str) -> bool:
+def is_normalized(index: GraphIndex, name: str) -> bool:
     """Return whether a tensor is read by a normalization, or by what begins one of several operators."""
     readers = [index.nodes[number] for number in index.consumers.get(name, ())]
     return any(

@@ -4,7 +4,7 @@ The output of a unit keeps its name after the pair, so that all its readers, bod
 they are; before the pair it is named `NAME_float`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import starmap
 from math import prod
@@ -39,6 +39,7 @@ from byoc.model import (
     to_numpy_dtype,
     write_type,
 )
+from byoc.planning import WIDE
 from byoc.quantization._calibrators import GivenQuantization, Range, Ranges
 from byoc.quantization._candidates import (
     QuantizationCandidate,
@@ -146,13 +147,18 @@ class ConstantStore:
 
 
 def choose_scheme(
-    store: ConstantStore, units: Sequence[QuantizationCandidate], ranges: Ranges, dtype: str | None
+    store: ConstantStore,
+    units: Sequence[QuantizationCandidate],
+    ranges: Ranges,
+    dtype: str | None,
+    wide: Collection[str] = (),
 ) -> QuantizationScheme:
     """Choose the quantization of some units, all of whose tensors have a range.
 
-    `dtype` is that of activations, by default the first that the target has.
+    `dtype` is that of activations, by default the first that the target has; the `wide` ones, and
+    tensors that share a scale with them, have 16 bits.
     """
-    return _SchemeBuilder(store, units, ranges, dtype).build()
+    return _SchemeBuilder(store, units, ranges, dtype, wide).build()
 
 
 @dataclass(eq=False)
@@ -161,6 +167,7 @@ class _SchemeBuilder:
     units: Sequence[QuantizationCandidate]
     ranges: Ranges
     dtype: str | None
+    wide: Collection[str]
     activations: dict[str, QuantizationParams] = field(default_factory=dict)
     constants: list[QuantizedConstant] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -182,7 +189,8 @@ class _SchemeBuilder:
         for uses in uses_of.values():
             entries = {name: self._find_range(name) for _, name, _ in uses}
             requirements = [requirement for *_, requirement in uses]
-            form = combine_requirements(requirements, self.dtype)
+            dtype = self.dtype if entries.keys().isdisjoint(self.wide) else WIDE
+            form = combine_requirements(requirements, dtype)
             params = self._choose_params(entries, requirements, form)
             if params is None:
                 reason = f"'{uses[0][1]}' has negative values, which {form.dtype} with zero point 0"

@@ -257,7 +257,7 @@ class QuantizedOnData:
     warnings: tuple[str, ...] = ()
 
 
-_MOST_TRIALS = {QUICK: 3, "normal": 12, THOROUGH: 16}
+_MOST_TRIALS = {QUICK: 4, "normal": 13, THOROUGH: 17}
 """About how many variants are tried by each effort, of a network in which all of them can be."""
 
 
@@ -350,7 +350,7 @@ class QuantizationTrials:
         steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, wide)
         found = replace(found, warnings=tuple(self.best.accuracies.list_warnings()))
-        if not self.maker.request.any_wide or not self._has_wide:
+        if not self.maker.request.any_wide or not self.has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))
 
@@ -398,7 +398,7 @@ class QuantizationTrials:
             seconds = self.maker.request.predict
             return seconds(self.maker.quantize_plainly(vary(finer))) if seconds else 1.0
 
-        search = OutputRefinement(rows, float_tails, measure, predict, TIME_PRICE, self._has_wide)
+        search = OutputRefinement(rows, float_tails, measure, predict, TIME_PRICE, self.has_wide)
         found = search.find()
         finer = merge_units([*found.values()])
         before, after = measure(FinerUnits()), measure(finer)
@@ -424,7 +424,7 @@ class QuantizationTrials:
         return notes + [f"{text}, {_POOR}" for name, text in few_steps.items() if after.is_poor(name)]
 
     @cached_property
-    def _has_wide(self) -> bool:
+    def has_wide(self) -> bool:
         """Whether some target takes units in 16 bits, and the model may be of an operator set for it."""
         try:
             upgrade_opset(self.maker.floats, SIXTEEN_BITS)
@@ -445,8 +445,11 @@ class QuantizationTrials:
         """
         if not one.is_better(plain):
             return False
+        return self.predict_longer(one, plain) <= price * min(one.score - plain.score, most)
+
+    def predict_longer(self, one: QuantizationTrial, plain: QuantizationTrial) -> float:
+        """Return the share of the seconds of a plain trial that another takes more, as predicted."""
         predict = self.maker.request.predict
         if predict is None:
-            return True
-        limit = (1 + price * min(one.score - plain.score, most)) * predict(plain.quantized.model)
-        return predict(one.quantized.model) <= limit
+            return 0.0
+        return predict(one.quantized.model) / predict(plain.quantized.model) - 1

@@ -200,7 +200,7 @@ class QuantizationVariant:
 
     `rounded` says that weights are rounded by the errors of what they make, `steps` what was done;
     `in_float` are units that are left in floating point, and `wide` those in 16 bits where a target
-    takes them so, else in floating point.
+    takes them so, else in floating point. `wide_tensors` are made in 16 bits by units in 8.
     """
 
     method: str
@@ -209,6 +209,12 @@ class QuantizationVariant:
     steps: tuple[str, ...] = ()
     in_float: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
+    wide_tensors: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> tuple[tuple[str, ...], ...]:
+        """What decides on the types of units, whatever the ranges are."""
+        return self.in_float, self.wide, self.wide_tensors
 
     def extend(
         self, in_float: Sequence[str] = (), wide: Sequence[str] = (), steps: Sequence[str] = ()
@@ -283,7 +289,7 @@ class VariantMaker:
         fitted = self._find_fitted(half)
         samples = self.take_half(fitted)
         if variant.rounded:
-            key = variant.method, variant.equalized, variant.in_float, variant.wide, fitted
+            key = variant.method, variant.equalized, variant.units, fitted
             if key not in self._weights:
                 self._weights[key] = round_weights(made.floats, made.model, samples)
             ranges, wide = _change(ranges, wide, weights=self._weights[key])
@@ -296,7 +302,7 @@ class VariantMaker:
 
     def _find_alike(self, variant: QuantizationVariant) -> QuantizedModel | None:
         """Return a variant whose units the targets were asked of, None where there is none yet."""
-        return self._taken.get((variant.equalized, variant.in_float, variant.wide))
+        return self._taken.get((variant.equalized, variant.units))
 
     def quantize_plainly(self, variant: QuantizationVariant) -> Model:
         """Quantize a variant without correcting biases or rounding weights, to predict its seconds."""
@@ -316,13 +322,14 @@ class VariantMaker:
         floats = self.equalize(half) if variant.equalized else self.floats
         request = self.request
         made = quantize(floats, request.targets, ranges, request.dtype, variant.in_float, wide, like)
-        self._taken.setdefault((variant.equalized, variant.in_float, variant.wide), made)
+        self._taken.setdefault((variant.equalized, variant.units), made)
         return made
 
     def _measure_wide_units(self, variant: QuantizationVariant, half: int | None) -> WideUnits:
         """Return the units in 16 bits of a variant, with ranges that clip nothing."""
         ranges = self.measure_ranges(replace(variant, method=self.request.method or METHODS[0]), half)
-        return WideUnits(frozenset(variant.wide), replace(ranges, channels={}))
+        names, tensors = frozenset(variant.wide), frozenset(variant.wide_tensors)
+        return WideUnits(names, replace(ranges, channels={}), tensors)
 
     def measure_ranges(self, variant: QuantizationVariant, half: int | None) -> Ranges:
         """Return the ranges of tensors and channels, by all data or by a half of the samples."""
@@ -349,7 +356,7 @@ class VariantMaker:
 
     def measure_wide_ranges(self, variant: QuantizationVariant) -> Ranges:
         """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
-        wide = replace(variant, method=self.request.method or METHODS[0], wide=())
+        wide = replace(variant, method=self.request.method or METHODS[0], wide=(), wide_tensors=())
         request = replace(self.request, targets=self.request.wide_targets, dtype=WIDE)
         others = replace(self, request=request, channel_tensors=None, _ranges={}, _taken={}, _weights={})
         return others.quantize(wide, None)[1]

@@ -62,10 +62,14 @@ class QuantizedModel:
 
 @dataclass(frozen=True, eq=False)
 class WideUnits:
-    """Units that are quantized in 16 bits, unlike the rest, and the ranges for that."""
+    """Units that are quantized in 16 bits, unlike the rest, and the ranges for that.
+
+    `tensors` are made in 16 bits by units that read 8; their ranges are among those for the rest.
+    """
 
     names: frozenset[str]
     ranges: Ranges
+    tensors: frozenset[str] = frozenset()
 
 
 def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
@@ -95,10 +99,10 @@ def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
         floats = like.floats
     else:
         floats = prepare_floats(model, targets, dtype, ranges)
-        if wide is not None and wide.names:
+        if wide is not None and (wide.names or wide.tensors):
             floats = upgrade_opset(floats, SIXTEEN_BITS)
     integer = [target for target in targets if target.has_quantized_rules]
-    forms = [_UnitForm(dtype, ranges)]
+    forms = [_UnitForm(dtype, ranges, wide=frozenset() if wide is None else wide.tensors)]
     if wide is not None:
         forms.append(_UnitForm(WIDE, wide.ranges, wide.names))
     done = _Quantizer(model, floats, integer, forms, frozenset(exclude))
@@ -158,11 +162,15 @@ def _needs_sixteen_bits(
 
 @dataclass(eq=False)
 class _UnitForm:
-    """The type of the activations of some units, and the ranges for it; by default of all others."""
+    """The type of the activations of some units, and the ranges for it; by default of all others.
+
+    The `wide` tensors among them have 16 bits in any case.
+    """
 
     dtype: str | None
     ranges: Ranges
     names: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
@@ -247,7 +255,8 @@ class _Quantizer:
         own = [unit for unit in self.units if unit.requirements.dtype == form.dtype]
         ranges = form.ranges
         store = replace(store, shifts=ranges.shifts, weights=ranges.weights)  # the rest is shared
-        return SchemedUnits(own, choose_scheme(store, own, ranges, form.dtype), store)
+        schemes = choose_scheme(store, own, ranges, form.dtype, form.wide)
+        return SchemedUnits(own, schemes, store)
 
     def _find_excluded(self) -> set[int]:
         found: set[int] = set()

@@ -164,7 +164,8 @@ def compute_params(
     A range is widened to include 0, which is then represented exactly. Symmetric: `scale = max(|low|,
     |high|) / qmax`, where `largest` is qmax if it is less; None for an unsigned type if a range extends
     below 0. Otherwise: `scale = (high - low) / (qmax - qmin)`, `zero_point = round(qmin - low / scale)`.
-    Powers of two are rounded up, so that nothing is clipped. A range of only 0 has scale 1.
+    Powers of two are rounded up, so that nothing is clipped. A range of only 0 has scale 1. No scale is
+    so large that an integer stands for more than float32 holds.
     """
     least, most = DTYPES[form.dtype]
     below = np.minimum(np.asarray(low, np.float64), 0.0)
@@ -174,10 +175,12 @@ def compute_params(
             return None
         most = min(most, form.largest or most)
         scale = _round_scale(np.maximum(-below, above) / most, form.power_of_two)
+        scale = _keep_finite(scale, max(-least, most))
         return QuantizationParams(scale, np.zeros(scale.shape, np.int64), form.dtype, axis)
     scale = _round_scale((above - below) / (most - least), form.power_of_two)
-    points = np.rint(least - below / scale.astype(np.float64))
-    return QuantizationParams(scale, np.clip(points, least, most).astype(np.int64), form.dtype, axis)
+    points = np.clip(np.rint(least - below / scale.astype(np.float64)), least, most).astype(np.int64)
+    scale = _keep_finite(scale, np.maximum(points - least, most - points))
+    return QuantizationParams(scale, points, form.dtype, axis)
 
 
 def _round_scale(scale: NDArray[np.float64], power_of_two: bool) -> Float32Array:
@@ -186,6 +189,15 @@ def _round_scale(scale: NDArray[np.float64], power_of_two: bool) -> Float32Array
         mantissa, exponent = np.frexp(usable)  # 0.5 <= mantissa < 1
         usable = np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent))
     return np.asarray(usable, np.float32)
+
+
+def _keep_finite(scale: Float32Array, steps: Any) -> Float32Array:
+    """Return scales of which so many steps are finite: at most the greatest power of two of them.
+
+    A mask is often the least float32, -3.4e38. If its integer stood for -inf, 0 times it would be NaN.
+    """
+    _, exponent = np.frexp(float(np.finfo(np.float32).max) / steps)
+    return np.asarray(np.minimum(scale, np.ldexp(0.5, exponent)), np.float32)
 
 
 def quantize_values(values: NDArray[Any], params: QuantizationParams) -> NDArray[np.int64]:

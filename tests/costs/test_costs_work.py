@@ -5,7 +5,7 @@ from counting import Sizes, count_work
 from helpers.support import parse, prepared
 from onnx import helper
 
-from byoc.costs import Work
+from byoc.costs import Work, build_tasks
 from byoc.model import GraphIndex, TensorType, prepare_model
 from byoc.zoo import load_structure
 
@@ -331,3 +331,24 @@ def test_a_quantized_group_reads_its_weights_as_they_are_stored(scales: int, bia
     biases = 24 + 4 * scales if bias else 0
     assert count_work(index, sizes, group).bytes == 100 + 54 + 5 + 216 + 5 * scales + biases
     assert count_work(index, sizes, conv).bytes == 4 * (100 + 216 + 54 + 6 * bias)
+
+
+@pytest.mark.parametrize(
+    ("read", "made", "dtype"), [("int8", "int16", "int8"), ("int16", "int8", "int16")]
+)
+def test_a_quantized_product_is_computed_in_the_type_of_what_it_multiplies(
+    read: str, made: str, dtype: str
+) -> None:
+    index = prepared(
+        f"""g ({read}[1,4,5,5] q) => ({made}[1,6,5,5] y)
+        <{stored("int8", "w", 24).replace("[24]", "[6,4,1,1]")}, float t = {{1}},
+         {read} zr = {{0}}, {made} zm = {{0}}> {{
+            x = DequantizeLinear (q, t, zr)
+            dw = DequantizeLinear (w, t)
+            c = Conv (x, dw)
+            y = QuantizeLinear (c, t, zm)
+        }}""",
+        opset=21,
+    ).index
+    group = tuple(i for i, node in enumerate(index.nodes) if node.output[0] in ("x", "c", "y"))
+    assert build_tasks(index).make_composite_task("Conv", group).dtype == dtype

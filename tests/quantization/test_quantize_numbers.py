@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization.calibrate import HistogramCollector
 
 from byoc.quantization._calibrators import (
+    DTYPES,
     Histogram,
     count_values,
     find_best_range,
@@ -216,3 +217,24 @@ def test_entropy_is_onnxruntimes(seed: int) -> None:
     theirs = HistogramCollector("entropy", False, bins, 128, 0, "same")
     ends = np.float32(-2), np.float32(2)
     assert find_entropy_range(counts, edges) == theirs.get_entropy_threshold((counts, edges, *ends), 128)
+
+
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 0.0), (0.0, 1.0), (-1.0, 1.0), (-0.2, 0.5)])
+def test_no_integer_stands_for_an_infinite_number(
+    dtype: str, symmetric: bool, two: bool, low: float, high: float
+) -> None:
+    """The constant of a mask is often the least float32, and 0 times -inf would be NaN."""
+    most = float(np.finfo(np.float32).max)
+    form = ScaleRequirement(dtype, symmetric=symmetric, power_of_two=two)
+    params = compute_params(most * low, most * high, form)
+    if params is None:
+        assert symmetric
+        return
+    integers = np.arange(*DTYPES[dtype], dtype=np.int64)
+    ends = np.append(integers, DTYPES[dtype][1]) - params.zero_point
+    assert np.isfinite(ends.astype(np.float32) * params.scale).all()
+    (made,) = quantize_values(np.float32([most * low or most * high]), params) - params.zero_point
+    assert abs(made * float(params.scale)) > 0.2 * most * max(-low, 0.2)

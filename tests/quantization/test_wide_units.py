@@ -7,7 +7,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quantizing import groups, network, node, quantize, ranges, samples, snr, target, tidied
+from quantizing import groups, network, node, quantize, ranges, samples, snr, target, tidied, values
 
 from byoc.model import Model, get_metadata
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -165,3 +165,21 @@ def test_with_everything_on_the_host_it_is_the_float_model_again() -> None:
         expected = run_plain(network().proto, network(), each)["y"]
         actual = run_plain(plan.proto, plan.model, each)["y"]
         np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_unit_in_8_bits_may_make_a_tensor_in_16() -> None:
+    """`r0`: what makes it reads 8 bits, and what reads it makes 8."""
+    rules = load_rules("dla")
+    plain = quantize(network(), [rules], KNOWN, "int8")
+    units = WideUnits(frozenset(), KNOWN, frozenset({"r0"}))
+    found = quantize(network(), [rules], KNOWN, "int8", (), units)
+    onnx.checker.check_model(found.model.proto, full_check=True)
+    assert found.units == plain.units
+    assert [types(found, name) for name in ("x", "r0", "r1")] == [["int8"], ["int16"], ["int8"]]
+    assert scale(found, "r0", "int16") == scale(
+        quantize(network(), [rules], KNOWN, "int16"), "r0", "int16"
+    )
+    again = quantize(network(), [rules], KNOWN, "int8", (), units, found)
+    assert again.model.proto == found.model.proto
+    exact = [values(network(), each)["y"] for each in samples(network())]
+    assert snr(np.stack(exact), np.stack(run(found.model))) > 20
