@@ -198,7 +198,8 @@ def _read_width(given: str | float) -> float:
 def join_measured(rows: Sequence[StudyRow], path: Path) -> list[StudyRow]:
     """Return rows with the measured seconds of a file, None where it has none for a row.
 
-    Raises InputError where the file lacks the column, a column is none of the results, or is no number.
+    Raises InputError where the file lacks the column, a column is none of the results, or is no number,
+    and where it has none for any row.
     """
     table = read_table(path)
     names = [name for name in (table[0] if table else ()) if name != MEASURED]
@@ -216,9 +217,13 @@ def join_measured(rows: Sequence[StudyRow], path: Path) -> list[StudyRow]:
         if not 0 < found < float("inf"):
             raise InputError(f"{path}:{number}: {MEASURED} is not above 0")
         seconds[tuple(_format_key(line[name]) for name in names)] = found
-    return [
+    joined = [
         row | {MEASURED: seconds.get(tuple(_format_key(row[name]) for name in names))} for row in rows
     ]
+    if rows and all(row[MEASURED] is None for row in joined):
+        by = f" by {', '.join(names)}" if names else ""
+        raise InputError(f"{path}: none of its rows is of a row of the results{by}")
+    return joined
 
 
 def _format_key(value: Any) -> str:
@@ -317,10 +322,12 @@ def _draw_bandwidth(figure: Any, drawing: _Drawing) -> None:
         if low != high:
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
         lowest, highest = min(lowest, *low), max(highest, *high)
-    axes.axhline(1.0, color=_GREY, linewidth=1.0, linestyle=_HOST_STYLE, label="host alone")
+    divisors = _name_divisors(drawing)
+    grey: dict[str, Any] = {"color": _GREY, "linewidth": 1.0, "linestyle": _HOST_STYLE}
+    axes.axhline(1.0, **grey, label=divisors.removeprefix("the "))
     is_wide = highest > _WIDE_RANGE * lowest
     axes.set(xscale="log", yscale="log" if drawing.log or is_wide else "linear")
-    axes.set(xlabel="bandwidth of the link, GB/s", ylabel="objective over the host alone")
+    axes.set(xlabel="bandwidth of the link, GB/s", ylabel=f"objective over {divisors}")
     _number_axes(axes.xaxis, axes.yaxis)
     axes.grid(alpha=0.3)
     drawing.add_legend(figure, [axes])
@@ -333,10 +340,22 @@ def _number_axes(*axes: Any) -> None:
             axis.set_major_formatter("{x:g}")
 
 
+def _is_time(row: StudyRow) -> bool:
+    """Return whether the value of a row is the seconds that the host alone has, too."""
+    return bool(row["objective"] == "latency" and row["measure"] != "load")
+
+
 def _host_value(row: StudyRow) -> float:
     """Return the divisor of a value: seconds of the host alone, or the best value if not seconds."""
-    is_time = row["objective"] == "latency" and row["measure"] != "load"
-    return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
+    return float((row["host_only_seconds"] if _is_time(row) else row["best_value"]) or 0.0)
+
+
+def _name_divisors(drawing: _Drawing) -> str:
+    """Return the divisors of the values in the figure of bandwidths, as they are printed."""
+    times = {_is_time(row) for row in _find_linked(drawing)}
+    if len(times) > 1:
+        return "the host alone, or the best found"
+    return "the best found" if False in times else "the host alone"
 
 
 def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
@@ -530,7 +549,7 @@ def _size_panels(drawing: _Drawing) -> float:
 _FIGURES = (
     _StudyFigure(
         "bandwidth",
-        "Objective over the host alone by bandwidth of the link, geometric mean; bands are seeds",
+        "Objective over the dashed line's by bandwidth of the link, geometric mean; bands are seeds",
         _draw_bandwidth,
         lambda drawing: len({row["link"] for row in _find_linked(drawing)}) > 1,
         _use_half,

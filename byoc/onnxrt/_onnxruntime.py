@@ -476,8 +476,12 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
     # A caller may give what is an input as well, and onnxruntime takes the last of two of a name.
     named = Counter(value.name for value in model.graph.input)
     named.update(each.name for each in model.graph.initializer)
+    # One that nothing reads is dropped by onnxruntime, which then does not find what was lent.
+    read = {name for node in byoc.model.walk_nodes(model.graph.node) for name in node.input}
+    read.update(value.name for graph in byoc.model.walk_graphs(model.graph) for value in graph.output)
     for tensor in model.graph.initializer:
-        data = tensor.raw_data if named[tensor.name] == 1 and _is_lendable(tensor) else b""
+        is_lent = named[tensor.name] == 1 and tensor.name in read and _is_lendable(tensor)
+        data = tensor.raw_data if is_lent else b""
         if not data or len(data) != byoc.model.count_bytes(tensor):
             light.graph.initializer.append(tensor)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto
@@ -53,6 +54,7 @@ from byoc.pipeline._state import (
     take,
 )
 from byoc.planning import (
+    GraphPlan,
     LoweredPrecision,
     PartitionedModel,
     Plan,
@@ -350,21 +352,22 @@ class Outline:
 
     def run(self, state: Placed) -> Outlined:
         """Return the state with the partitioned model."""
-        root, model = state.root, state.model
-
-        def outline() -> ModelProto:
-            with _naming(model):
-                return outline_regions(root, model.heavy)
-
-        def convert(outlined: ModelProto) -> ConvertedModel:
-            with _naming(model):
-                return convert_boundaries(root, outlined, model.folder)
-
-        partitioned = PartitionedModel(outline, convert)
+        both = state.root, state.model
+        partitioned = PartitionedModel(partial(_outline, *both), partial(_convert, *both))
         if _is_made_at_once(state):
             report_step("outline")
             _ = partitioned.outlined
         return Outlined(**take(Placed, state), partitioned=partitioned)
+
+
+def _outline(root: GraphPlan, model: Model) -> ModelProto:
+    with _naming(model):
+        return outline_regions(root, model.heavy)
+
+
+def _convert(root: GraphPlan, model: Model, outlined: ModelProto) -> ConvertedModel:
+    with _naming(model):
+        return convert_boundaries(root, outlined, model.folder)
 
 
 def _is_made_at_once(state: Placed) -> bool:

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cached_property
 from heapq import heappop, heappush
@@ -276,8 +277,9 @@ class _ProgramRun:
     def _call_helper(self) -> None:
         """Have one more thread run stages, when another stage can start."""
         if self._helpers < MAX_AT_ONCE - 1 and self._startable() is not None:
-            self._helpers += 1
-            self._pool.submit(copy_context().run, self._work, wait=False)
+            with suppress(RuntimeError):  # no thread starts, as where Python ends: the caller's runs all
+                self._pool.submit(copy_context().run, self._work, wait=False)
+                self._helpers += 1  # which it counts down later: `_changed` is held here
 
     def _run_stage(self, number: int) -> None:
         """Run a stage; free values after their last reader, and make the stage's followers ready."""
@@ -386,8 +388,11 @@ class _DeviceThreads:
                     thread = Thread(target=self._serve, args=(device,), name=name, daemon=True)
                     try:
                         thread.start()
-                    except BaseException:
+                    except RuntimeError:
                         del self._waiting[device], self._changed[device]
+                        call.close()
+                        raise
+                    except BaseException:  # Ctrl-C: if it began by then, it finds that all ends
                         call.close()
                         raise
                     self._threads.append(thread)

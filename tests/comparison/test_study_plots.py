@@ -326,6 +326,15 @@ def test_lines_are_at_what_the_results_say(results: Path) -> None:
     assert nasty.get_ydata() == pytest.approx([7.5, 0.75, 0.075])
     assert (host.get_label(), [*host.get_ydata()]) == ("host alone", [1, 1])
     assert figure.axes[0].get_yscale() == "log", "from 0.05 to 7.5"
+    assert figure.axes[0].get_ylabel() == "objective over the host alone"
+    energy = [row | {"objective": "energy", "best_value": 1.0} for row in rows]
+    for drawn, told in (
+        (energy, "the best found"),
+        ([*rows, *energy], "the host alone, or the best found"),
+    ):
+        other = draw("bandwidth", drawn)
+        assert other.axes[0].get_ylabel() == f"objective over {told}"
+        assert other.axes[0].lines[-1].get_label() == told.removeprefix("the ")
     assert figure.legends[0].get_title().get_text() == "over 3 common problems of 3"
     figure = draw("gaps", rows, over="own")
     assert figure.axes[0].lines[1].get_xdata() == pytest.approx([1e-9, 1 / 3, 1 / 3, 1 / 3])
@@ -426,6 +435,7 @@ def test_measured_seconds_are_joined_by_columns(results: Path, tmp_path: Path) -
         ("lnk,measured_seconds\n1,1\n", "there is no column lnk in the results"),
         ("link,measured_seconds\n1,x\n", ":2: measured_seconds is no number"),
         ("link,measured_seconds\n1,0\n", ":2: measured_seconds is not above 0"),
+        ("link,measured_seconds\n77,1\n", "m.csv: none of its rows is of a row of the results by link$"),
     ):
         path.write_text(text)
         with pytest.raises(byoc.InputError, match=told):

@@ -1,6 +1,8 @@
 """`import byoc` gives every verb as a documented function, and loads nothing until it is used."""
 
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -190,6 +192,16 @@ def test_profiles_and_comparisons(tmp_path: Path) -> None:
     rows = byoc.compare([tmp_path / "m.onnx"], str(VANILLA), strategies=["host-only", "min-cut"], jobs=1)
     assert [row["strategy"] for row in rows] == ["host-only", "min-cut"]
     assert not any(row["error"] for row in rows)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_result_is_copied_and_pickled(is_written: bool, tmp_path: Path) -> None:
+    result = cut(parse(CHAIN), tmp_path / "b" if is_written else None)
+    pickled = pickle.loads(pickle.dumps(result))  # noqa: S301 - its own
+    for again in (copy.deepcopy(result), pickled):
+        assert again.report.predicted.seconds == result.report.predicted.seconds
+        assert again.plan.proto == result.plan.proto
+        assert [each.name for each in again.plan.regions] == ["dla_0", "dla_1"]
 
 
 def test_rule_files_are_checked() -> None:

@@ -99,3 +99,11 @@ def test_what_onnxruntime_refuses_in_a_file_it_refuses_in_memory(change: str, tm
     assert results[0] == results[1]
     if change == "too short":
         assert "onnxruntime cannot load the model" in str(results[0])
+
+
+def test_a_weight_that_nothing_reads_is_not_lent() -> None:
+    """As the float weights of a quantized model, which stay beside their integers."""
+    model = make_model("float32")
+    expected = run(make_model("float32"))
+    model.graph.initializer.append(numpy_helper.from_array(draw("float32", LARGE), "unread"))
+    np.testing.assert_array_equal(run(model), expected)

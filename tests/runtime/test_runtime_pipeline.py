@@ -98,6 +98,35 @@ def test_a_device_without_a_thread_is_an_error_and_no_call_waits_for_it(
     assert threading.active_count() == before
 
 
+def test_a_device_whose_thread_begins_as_the_program_is_interrupted_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C is heard before the thread is known to have begun: it raised a KeyError of its own."""
+
+    def start(thread: threading.Thread, begin: Any = threading.Thread.start) -> None:
+        if not thread.name.startswith("byoc "):
+            return begin(thread)
+        target = thread._target
+        thread._target = lambda *given: (go_on.wait(), target(*given))
+        begin(thread)
+        begun.append(thread)
+        raise KeyboardInterrupt
+
+    begun: list[Any] = []
+    go_on = threading.Event()
+    raised: list[Any] = []
+    session = make_session(("host", lambda value: value), ("npu", lambda value: value))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    with pytest.raises(KeyboardInterrupt):
+        list(session.run_pipeline([{"v0": i} for i in range(3)], in_flight=3))
+    go_on.set()
+    for thread in begun:
+        thread.join(60)
+    assert len(begun) == 1
+    assert not raised
+
+
 def test_a_wrong_input_and_no_input_in_flight() -> None:
     session = make_session(("host", lambda value: value))
     with pytest.raises(InputError, match=r"^no input 'x'; the model's inputs: v0$"):

@@ -57,6 +57,16 @@ def test_a_chain_has_nothing_to_run_at_once() -> None:
     assert program.run({"x": 1}, pool=lambda: pytest.fail("a pool was asked for")) == {"y": 4}
 
 
+def test_where_no_thread_starts_the_callers_runs_all() -> None:
+    """As where Python ends: a pool that was shut down takes nothing, and the run waited for ever."""
+    stages = [stage("one", ["x"], "a", plus(1)), stage("two", ["x"], "b", plus(2))]
+    stages.append(stage("both", ["a", "b"], "y", lambda a, b: a * b))
+    program = StageProgram(stages, {}, ("y",), {})
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    assert program.run({"x": 1}, pool=lambda: pool) == {"y": 6}
+
+
 def test_branches_run_at_the_same_time() -> None:
     """Each waits for the other: one after the other neither would ever end."""
     both = threading.Barrier(2)
