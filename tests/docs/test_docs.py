@@ -5,6 +5,7 @@ import inspect
 import re
 import tomllib
 from collections.abc import Collection
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,11 +50,14 @@ WITHOUT_COMMAND = {
     "package": "make",
 }  # what a verb does that has commands, and is given none
 
+load_command = cache(load_verb)  # typer builds a command anew each time
+
 
 def show(path: Path) -> str:
     return str(path.relative_to(pages.ROOT))
 
 
+@cache
 def resolve(name: str) -> None:
     """Import the modules of a dotted name, and take the rest as attributes."""
     found: Any = byoc
@@ -87,6 +91,11 @@ def test_names_in_docstrings_and_comments_exist() -> None:
     assert missing == []
 
 
+@cache
+def list_anchors(page: Path) -> set[str]:
+    return pages.find_anchors(pages.read(page))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=show)
 def test_files_and_links_of_a_page_exist(page: Path) -> None:
     text = pages.read(page)
@@ -98,17 +107,21 @@ def test_files_and_links_of_a_page_exist(page: Path) -> None:
     ]
     for name, anchor in pages.find_links(text):
         path = page.parent / name if name else page
-        if not path.exists() or (anchor and anchor not in pages.find_anchors(pages.read(path))):
+        if not path.exists() or (anchor and anchor not in list_anchors(path)):
             missing.append(f"{name}#{anchor}")
     assert missing == []
+
+
+@cache
+def list_python_files() -> set[str]:
+    return {path.name for path in pages.ROOT.rglob("*.py")}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts], ids=show)
 def test_python_files_that_a_page_names_exist(page: Path) -> None:
     text = pages.read(page)
     here = {Path(name).name for name in re.findall(r"^# (\S+\.py)$", text, re.MULTILINE)}
-    here |= {path.name for path in pages.ROOT.rglob("*.py")}
-    assert set(re.findall(r"`([a-z]\w+\.py)`", text)) - here == set()
+    assert set(re.findall(r"`([a-z]\w+\.py)`", text)) - here - list_python_files() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=show)
@@ -120,7 +133,7 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
         if verb not in VERBS:
             unknown.append(f"byoc {verb}")
             continue
-        command = load_verb(verb)
+        command = load_command(verb)
         if rest and rest[0] in getattr(command, "commands", {}):
             command = command.commands[rest.pop(0)]
         elif verb in WITHOUT_COMMAND:
@@ -139,8 +152,9 @@ def _spell(parameter: Any) -> list[str]:
     return [*parameter.opts, *parameter.secondary_opts]
 
 
+@cache
 def _list_all_options() -> set[str]:
-    commands = [load_verb(verb) for verb in VERBS]
+    commands = [load_command(verb) for verb in VERBS]
     commands += [each for command in commands for each in getattr(command, "commands", {}).values()]
     return {option for command in commands for each in command.params for option in _spell(each)}
 

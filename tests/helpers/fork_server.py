@@ -31,8 +31,22 @@ def import_program() -> None:
         del sys.modules[PROGRAM]
     else:
         exec(PROGRAM, {})  # noqa: S102 - imports of tests
+    finish_classes()
     gc.collect()
     gc.freeze()
+
+
+def finish_classes() -> None:
+    """Build what classes of byoc build when they are first used: each fork would do it anew.
+
+    Dataclasses compile their methods then, and models of pydantic their validators.
+    """
+    for name in [name for name in sys.modules if name.startswith("byoc.")]:
+        for kind in list(vars(sys.modules[name]).values()):
+            if isinstance(kind, type) and kind.__module__ == name:
+                getattr(kind, "__dataclass_fields__", None)
+                if hasattr(kind, "model_rebuild"):
+                    kind.model_rebuild(raise_errors=False)
 
 
 def run_program(request: dict[str, object], descriptors: list[int]) -> None:

@@ -31,13 +31,18 @@ _READ_AT_START = ("PYTHON", "OPENBLAS", "OMP_", "LD_", "MALLOC_", "GLIBC_")
 _SET_BY_FORKS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 # Modules of codegens that start byoc, where a test has imported them.
 _OF_CODEGENS = ("byoc.codegens.openvino.openvino_blob",)
-# What writing a bundle loads, since doors import a name when it is first asked for; but not onnxruntime,
-# which starts a thread when it is imported, and waits for it at the end of a fork.
+# What verbs load that plan, write a bundle and run it, since doors import a name when it is first asked
+# for; but not onnxruntime, which starts a thread when it is imported, and waits for it at the end of a
+# fork.
 _LOADED = (
     *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_schedulers", "byoc.pipeline"),
     *("byoc.pipeline._compile_stages", "byoc.pipeline._verify_stage", "byoc.pipeline._emission_stages"),
     *("byoc.placement.strategies._optimizing", "byoc.bundle._writing", "byoc.bundle._reading"),
     *("byoc.runtime._loading", "byoc.reporting._verification_document"),
+    *("byoc.cli._main", "byoc.cli._run_verb", "byoc.cli._rules_verb", "byoc.pipeline._program"),
+    *("byoc.reporting._report_text", "byoc.reporting._explanation_document"),
+    *("byoc.codegens.dla.region_artifact", "byoc.codegens.dla.compiler", "byoc.codegens.dla.simulator"),
+    *("numpy.ma", "cryptography.hazmat.primitives.asymmetric.ed25519"),
 )
 _IMPORTS = f"import {', '.join(_LOADED)}"
 _OWN_PATH = os.environ.get("PYTHONPATH", "")

@@ -81,6 +81,7 @@ def test_no_compiler_warns(compiler: str, program: Path, tmp_path: Path) -> None
         assert ran.returncode == 0, ran.stderr.decode()
 
 
+@pytest.mark.thorough
 def test_cppcheck_finds_nothing(program: Path) -> None:
     """Of what emx-onnx-cgen emits, its remarks on style are left out."""
     if shutil.which("cppcheck") is None:

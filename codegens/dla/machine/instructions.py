@@ -65,11 +65,14 @@ class DType(IntEnum):
     @property
     def array_type(self) -> np.dtype[Any]:
         """The type of elements in arrays, little-endian; numpy's own where this machine is."""
-        dtype = np.dtype(self.name.lower())
-        return dtype if sys.byteorder == "little" else dtype.newbyteorder("<")
+        return _ARRAY_TYPES[self]
 
 
 _SIZES = (4, 1, 1, 4, 2, 8)
+_ARRAY_TYPES = tuple(
+    dtype if sys.byteorder == "little" else dtype.newbyteorder("<")
+    for dtype in (np.dtype(each.name.lower()) for each in DType)
+)
 ACTIVATIONS = (DType.INT8, DType.UINT8, DType.INT16)
 """Types of activations in integers."""
 

@@ -404,18 +404,25 @@ class _FieldLayout:
 
     def build_instance(self, words: Iterator[Any]) -> Any:
         """Return an instance with fields that are taken from the words in order."""
-        return self.kind(*(_read_field(what, words) for _, what in self.fields))
+        # A program has a hundred thousand fields, most of which are numbers: they cost no call.
+        return self.kind(*[next(words) if take is None else take(words) for take in self._takers])
+
+    @cached_property
+    def _takers(self) -> tuple[Callable[[Iterator[Any]], Any] | None, ...]:
+        """What takes each field from the words; None for a number, which is the word itself."""
+        return tuple(_find_taker(what) for _, what in self.fields)
 
 
 _LETTERS = {float: "f", Signed: "i"}
 
 
-def _read_field(what: Any, words: Iterator[Any]) -> Any:
-    """Return the value of the next field: a dataclass, a number, or a member of an enumeration."""
+def _find_taker(what: Any) -> Callable[[Iterator[Any]], Any] | None:
+    """Return what takes a dataclass or a member of an enumeration from words; None for a number."""
     if isinstance(what, _FieldLayout):
-        return what.build_instance(words)
-    word = next(words)
-    return what(word) if isinstance(what, type) else word
+        return what.build_instance
+    if what in (int, float, Signed):
+        return None
+    return lambda words: what(next(words))
 
 
 def _field_layout(kind: Any) -> _FieldLayout:

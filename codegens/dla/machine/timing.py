@@ -34,7 +34,7 @@ from .instructions import (
     Scale,
     Store,
 )
-from .program_file import Program
+from .program_file import COMMANDS, Program
 
 
 class Engine(Enum):
@@ -54,9 +54,20 @@ def read_operands(command: Command) -> Mapping[str, Operand]:
 
     An ABSENT operand is left out only if the command may do without it.
     """
-    unread = {"y", "target", *_unread_fields(command)}
-    found = ((field.name, getattr(command, field.name)) for field in fields(command))
-    return {name: value for name, value in found if isinstance(value, Operand) and name not in unread}
+    unread = set(_unread_fields(command))
+    return {name: getattr(command, name) for name in _SOURCES[type(command)] if name not in unread}
+
+
+_SOURCES = {
+    kind: tuple(
+        field.name
+        for field in fields(kind)
+        if field.type is Operand and field.name not in ("y", "target")
+    )
+    for kind in COMMANDS
+}
+"""The fields with operands that commands of each kind may read."""
+_WITH_CHANNELS = (Add, Mul, Pool, Scale)
 
 
 def _unread_fields(command: Command) -> Iterator[str]:
@@ -67,7 +78,7 @@ def _unread_fields(command: Command) -> Iterator[str]:
         yield from (name for name in ("scale", "bias") if not getattr(command, name).rows)
     if isinstance(command, MinMax) and not command.before.rows:
         yield "before"
-    if isinstance(command, Add | Mul | Pool | Scale) and not command.channels.rows:
+    if isinstance(command, _WITH_CHANNELS) and not command.channels.rows:
         yield "channels"
 
 
@@ -198,15 +209,14 @@ class _Timeline:
             self._layers[command.layer] = LayerStatistics(command.layer, 0, 0, 0, 0, 0, 0)
             self._free[Engine.COMPUTE] += _to_cycles(self._figures.overhead, self._figures.frequency)
         sources, targets = _accessed_lines(command)
-        end = self._start_time(engine_of(command), sources, targets) + command_cycles(
-            command, self._figures
-        )
+        engine, taken = engine_of(command), command_cycles(command, self._figures)
+        end = self._start_time(engine, sources, targets) + taken
         for lines in sources:
             np.maximum(self._read[lines], end, out=self._read[lines])
         for lines in targets:
             self._written[lines] = end
-        self._free[engine_of(command)] = end
-        self._add_to_layer(command, max(self._end, *self._free.values()))
+        self._free[engine] = end
+        self._add_to_layer(command, taken, max(self._end, *self._free.values()))
 
     def statistics(self) -> Statistics:
         return Statistics(self._launch, tuple(self._layers.values()), self._figures.frequency)
@@ -220,9 +230,9 @@ class _Timeline:
             start = max(start, int(self._read[lines].max(initial=0)))
         return start
 
-    def _add_to_layer(self, command: Command, end: int) -> None:
-        """Add a command, with which the program ends at `end`, to its layer."""
-        old, taken = self._layers[command.layer], command_cycles(command, self._figures)
+    def _add_to_layer(self, command: Command, taken: int, end: int) -> None:
+        """Add a command of `taken` cycles, with which the program ends at `end`, to its layer."""
+        old = self._layers[command.layer]
         dma = engine_of(command) is Engine.DMA
         self._layers[command.layer] = LayerStatistics(
             command.layer,
