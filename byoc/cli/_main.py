@@ -70,7 +70,7 @@ GROUPS = {
             "_model_verbs:buckets",
             "Choose the sizes of buckets for a distribution of lengths.",
         ),
-        "plan-memory": ("_plan_memory_verb:plan_memory", "Plan the memory of a model's activations."),
+        "plan-memory": ("_model_verbs:plan_memory", "Plan the memory of a model's activations."),
         "study": ("_research_verbs:app", "Solve the cases of a study, or plot their results."),
         "place": ("_research_verbs:place", "Solve an instance of a public placement benchmark."),
     },

@@ -22,7 +22,7 @@ from byoc.quantization._channel_classes import measure_channels
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
-from byoc.quantization._feature_scaling import find_rescaled_sums
+from byoc.quantization._feature_scaling import find_rescaled_sums, find_wide_sums
 from byoc.quantization._precision import DEFAULT_BLOCK, WEIGHTS, Precision
 from byoc.quantization._prepare_model import find_activations, find_tail_units
 from byoc.quantization._quantization_trials import (
@@ -41,7 +41,6 @@ from byoc.quantization._quantization_variants import (
 )
 from byoc.quantization._quantize_model import QuantizedModel, prepare_floats, quantize
 from byoc.quantization._quantize_weights import quantize_weights
-from byoc.quantization._wide_sums import find_wide_sums
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import Note, report_step

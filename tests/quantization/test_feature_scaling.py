@@ -14,8 +14,7 @@ from quantizing import quantize, quantize_on_data, ranges, save, snr, target, te
 
 from byoc.model import Model, get_metadata, prepare_model
 from byoc.quantization._feature_labels import find_features
-from byoc.quantization._feature_scaling import find_rescaled_sums, scale_features
-from byoc.quantization._wide_sums import find_wide_sums
+from byoc.quantization._feature_scaling import find_rescaled_sums, find_wide_sums, scale_features
 
 TOKENS, WIDTH = 6, 16
 GAIN = np.where(np.arange(WIDTH) == 3, 60.0, np.linspace(0.5, 1.5, WIDTH)).astype(np.float32)
