@@ -44,15 +44,18 @@ class CompilerAnswer:
 class CompileProcess:
     """A Python program that compiles the models of a folder.
 
-    It is the module named `module`, run with `arguments`, FOLDER and FIRST. For each file FIRST.onnx,
-    FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or what the compiler says
-    against the model. What it writes to N.txt explains why it ended at N.onnx, else its standard error
-    does. `compiler` is the compiler's name in messages, `patience` how many seconds all models of a
-    folder may take.
+    `program` is the name of a module or the path of a file, run with `arguments`, FOLDER and FIRST. For
+    each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or
+    what the compiler says against the model. What it writes to N.txt explains why it ended at N.onnx,
+    else its standard error does. `compiler` is the compiler's name in messages, `patience` how many
+    seconds all models of a folder may take.
+
+    A module's package is imported before it, and with a codegen's byoc; a file that needs neither
+    starts 0.4 processor seconds sooner.
     """
 
     compiler: str
-    module: str
+    program: str | Path
     arguments: tuple[str, ...]
     patience: float
 
@@ -64,7 +67,8 @@ class CompileProcess:
         answers: list[CompilerAnswer] = []
         while len(answers) < number:
             # -P: a module in the working directory may be a stranger's.
-            words = [sys.executable, "-P", "-m", self.module, *self.arguments]
+            named = ["-m"] if isinstance(self.program, str) else []
+            words = [sys.executable, "-P", *named, str(self.program), *self.arguments]
             try:
                 ran = subprocess.run(
                     [*words, str(folder), str(len(answers))],

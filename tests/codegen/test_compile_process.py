@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_each_node_gets_its_answer(make: Make) -> None:
 
     assert [each.reason for each in answers] == ["", "", "no Neg"]
     assert all(each.lasting for each in answers)
+
+
+def test_a_file_runs_without_its_package(make: Make, tmp_path: Path) -> None:
+    process = make()
+    package = tmp_path / "heavy"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')", encoding="utf-8")
+    file = (tmp_path / "some_compiler.py").rename(package / "some_compiler.py")
+
+    for program, reasons in ((file, ["", "", "no Neg"]), ("heavy.some_compiler", ["imported\n"] * 3)):
+        answers = replace(process, program=program).check_nodes(parse(TWO))
+        assert [each.reason for each in answers] == reasons
 
 
 @pytest.mark.parametrize(
