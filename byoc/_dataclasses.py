@@ -1,13 +1,19 @@
-"""Dataclasses whose methods are compiled when a class is first used, not when its module is imported.
+"""Dataclasses whose methods are made when a class is first used, not when its module is imported.
 
-`dataclasses.dataclass` compiles about five functions a class. A partitioning run defines 700 such
-classes and uses half of them; compiling all took a fifth of its processor time. Here a class has
-stand-ins for these functions. The first one that is used puts the standard library's decorator to
-work, after which nothing differs from its outcome. Type checkers see the standard library's decorator.
+`dataclasses.dataclass` compiles up to six functions a class from text. A partitioning run defines 700
+such classes and uses half of them; compiling all took a fifth of its processor time, and those that are
+used an eighth. Here a class has stand-ins for these functions. The first one that is used makes them:
+the standard library reads the fields, `__init__` is compiled, and the other functions are closures over
+the names of the fields. Nothing differs from the standard library's outcome, whose decorator type
+checkers see.
 """
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, asdict, field, fields, is_dataclass, replace
+from operator import attrgetter
+from reprlib import recursive_repr
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +64,17 @@ class _Unfinished:
             own = {name: value for name, value in vars(self.kind).items() if name not in _OF_ONE_CLASS}
             plain = {name: value for name, value in own.items() if name not in self.stand_ins}
             copied = type(self.kind)(self.kind.__name__, self.kind.__bases__, plain)
-            made = dict(vars(dataclasses.dataclass(**self.options)(copied)))
-            if self.options.get("frozen"):
-                made |= _make_frozen(self.kind, frozenset(made["__dataclass_fields__"]))
+            without = {"init": False, "repr": False, "eq": False}
+            if not any("__dataclass_fields__" in vars(base) for base in self.kind.__mro__[1:]):
+                without["frozen"] = False  # else it has to be as in the bases
+            copied.__doc__ = (
+                self.kind.__doc__ or "Not its own: that would be told from a base's `__init__`."
+            )
+            made = dict(vars(dataclasses.dataclass(**{**self.options, **without})(copied)))
+            made |= self._make_functions(fields(copied))
+            made["__doc__"] = self.kind.__doc__ or _describe(self.kind.__name__, made["__init__"])
+            for name in ("init", "repr", "eq", "frozen"):  # which those of derived classes look at
+                setattr(made["__dataclass_params__"], name, self.options.get(name, name != "frozen"))
             fresh = {"__doc__", *self.stand_ins, *(made.keys() - own.keys())}
             fresh |= {name for name in own.keys() & made.keys() if isinstance(own[name], Field)}
             for name in sorted(fresh - _OF_ONE_CLASS, key=lambda name: name == "__init__"):
@@ -69,6 +83,112 @@ class _Unfinished:
                 # A field without a default is no attribute of the class.
                 delattr(self.kind, name)
             self.stand_ins = {}
+
+    def _make_functions(self, every: tuple[Field[Any], ...]) -> dict[str, Any]:
+        """Return the functions of the finished class, by name, but for those that it has of its own."""
+        frozen, compared = self.options.get("frozen", False), self.options.get("eq", True)
+        made: dict[str, Any] = {"__init__": _make_init(self.kind, every, frozen)}
+        if self.options.get("repr", True):
+            made["__repr__"] = _make_repr(tuple(each.name for each in every if each.repr))
+        if frozen:
+            made |= _make_frozen(self.kind, frozenset(each.name for each in every))
+        if compared:
+            made["__eq__"] = _make_equal(tuple(each.name for each in every if each.compare))
+            hashed = (each.compare if each.hash is None else each.hash for each in every)
+            names = tuple(each.name for each, is_hashed in zip(every, hashed, strict=True) if is_hashed)
+            made["__hash__"] = _make_hash(names) if frozen else None
+        return {name: value for name, value in made.items() if name in self.stand_ins}
+
+
+class _Omitted:
+    """The default of a parameter whose field has a `default_factory`, as signatures show it."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _make_init(kind: type, every: tuple[Field[Any], ...], frozen: bool) -> Any:
+    """Compile the `__init__` of a class. Raises TypeError for a field without a default behind one with.
+
+    What it needs besides has names that begin with two underscores, as no field has.
+    """
+    lines, values, annotations = [], dict[str, Any](__omitted=_Omitted(), __set=object.__setattr__), {}
+    positional, by_keyword, optional = list[str](), list[str](), False
+    for number, each in enumerate(every):
+        default, value = "", each.name
+        if each.default is not MISSING:
+            default, values[f"__{number}"] = f"=__{number}", each.default
+        elif each.default_factory is not MISSING:
+            default, values[f"__{number}"] = "=__omitted", each.default_factory
+            value = (
+                f"__{number}() if {each.name} is __omitted else {each.name}"
+                if each.init
+                else f"__{number}()"
+            )
+        elif optional and each.init and not each.kw_only:
+            raise TypeError(f"non-default argument {each.name!r} follows default argument")
+        if each.init:
+            (by_keyword if each.kw_only else positional).append(f"{each.name}{default}")
+            optional = optional or bool(default and not each.kw_only)
+            annotations[each.name] = each.type
+        elif each.default_factory is MISSING:
+            continue  # the class has the default, or something else sets it
+        lines.append(f"__set(self, {each.name!r}, {value})" if frozen else f"self.{each.name} = {value}")
+    if hasattr(kind, "__post_init__"):
+        lines.append("self.__post_init__()")
+    parameters = ", ".join(["self", *positional, *["*"] * bool(by_keyword), *by_keyword])
+    body = "\n  ".join(lines or ["pass"])
+    made: dict[str, Any] = {}
+    exec(  # noqa: S102 - as the standard library does it: a call by name is as fast as any function's
+        f"def make({', '.join(values)}):\n def __init__({parameters}):\n  {body}\n return __init__", made
+    )
+    init = made["make"](**values)
+    init.__qualname__ = f"{kind.__qualname__}.__init__"
+    init.__module__ = kind.__module__
+    init.__annotations__ = {**annotations, "return": None}
+    return init
+
+
+def _describe(name: str, init: Any) -> str:
+    """Return what the standard library writes for a class without a docstring."""
+    signature = inspect.signature(init)
+    shown = signature.replace(parameters=[*signature.parameters.values()][1:])
+    return f"{name}{shown}".replace(" -> None", "")
+
+
+def _make_repr(names: tuple[str, ...]) -> Any:
+    @recursive_repr()
+    def __repr__(self: object) -> str:  # noqa: N807 - its name in tracebacks
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({values})"
+
+    return __repr__
+
+
+def _get_values(names: tuple[str, ...]) -> Callable[[object], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda each: tuple(getattr(each, name) for name in names)
+
+
+def _make_equal(names: tuple[str, ...]) -> Any:
+    values = _get_values(names)
+
+    def __eq__(self: object, other: object) -> bool:  # noqa: N807 - its name in tracebacks
+        if type(other) is type(self):
+            return values(self) == values(other)
+        return NotImplemented
+
+    return __eq__
+
+
+def _make_hash(names: tuple[str, ...]) -> Any:
+    values = _get_values(names)
+
+    def __hash__(self: object) -> int:  # noqa: N807 - its name in tracebacks
+        return hash(values(self))
+
+    return __hash__
 
 
 def _make_frozen(kind: Any, names: frozenset[str]) -> dict[str, Any]:
@@ -109,11 +229,13 @@ if not TYPE_CHECKING:
 
         At once where a stand-in could not notice the first use or would change the class: `slots` make
         another class than the decorated one, a class with an `__init__` of its own never asks for
-        another, and Python itself takes `__hash__` from one with an `__eq__` of its own.
+        another, and Python itself takes `__hash__` from one with an `__eq__` of its own. What is seldom
+        asked for is left to the standard library, too.
         """
         if kind is None:
             return lambda decorated: dataclass(decorated, **options)
-        at_once = options.get("slots") or options.get("order") or not options.get("init", True)
+        usual = {"frozen", "eq", "repr", "kw_only"}
+        at_once = any(value for name, value in options.items() if name not in usual)
         if at_once or {"__init__", "__eq__"} & vars(kind).keys():
             return dataclasses.dataclass(**options)(kind)
         _Unfinished(kind, options)

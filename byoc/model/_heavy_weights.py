@@ -8,6 +8,7 @@ its bytes as external data, in the model's own file, so that every reader of wei
 from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from io import FileIO
+from math import prod
 from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -80,17 +81,18 @@ _MAX_SMALL_MESSAGE = 4096  # bytes; a larger message is searched part by part
 _MAX_PARSED_BYTES = 16 << 20  # to parse more takes longer than to look at the messages
 
 
-def find_non_text(root: Message) -> str:
+def find_non_text(root: ModelProto) -> str:
     """Return the first text field that is not UTF-8, such as `NodeProto.name`, empty if there is none.
 
     protobuf checks this in its newer syntax only, which ONNX does not use: Python gets bytes.
     """
     try:
-        if has_only_text(type(root), root.SerializeToString()):
+        # To serialize weights takes longer than to look at the messages.
+        if not _has_large_weights(root) and has_only_text(ModelProto, root.SerializeToString()):
             return ""
     except EncodeError:
         pass
-    pending = [root]
+    pending: list[Message] = [root]
     seen: set[bytes] = set()
     while pending:
         message = pending.pop()
@@ -110,6 +112,14 @@ def find_non_text(root: Message) -> str:
         for name in fields.lists_of_messages:
             pending.extend(getattr(message, name))
     return ""
+
+
+def _has_large_weights(model: ModelProto) -> bool:
+    """Return whether the initializers say that they hold more than is parsed once more."""
+    elements = sum(
+        prod(tensor.dims) for tensor in model.graph.initializer if tensor.HasField("raw_data")
+    )
+    return elements > _MAX_PARSED_BYTES  # of a byte or more each, but for the few of less
 
 
 def has_only_text(kind: type[Message], data: bytes) -> bool:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -321,9 +322,9 @@ _GRAIN_BITS = 50
 # scipy computes in int32 and overflows silently. Two opposite arcs of 2**29 do not.
 _STEP_BITS = 29
 _INFINITE = 2**62
-# Up to so many arcs, searching for paths in Python takes as long as one call of scipy, 2 to 8 ms; its
-# import takes 0.15 s or more.
-_MAX_FOR_PATHS = 1000
+# Up to so many arcs, searching for paths in Python takes as long as one call of scipy, 2 to 8 ms, or
+# where that is not imported yet, less than a tenth of its import, which takes 0.15 to 0.3 s.
+_MAX_FOR_PATHS, _MAX_WITHOUT_IMPORT = 1000, 4000
 
 
 SOURCE, SINK = 0, 1
@@ -359,7 +360,8 @@ def find_minimum_cut(
     ceiling = _find_some_cut(network) if ceiling is None else ceiling
     if not ceiling:
         return 0.0, np.arange(size) == SINK
-    solve = _solve_by_paths if len(tail) <= _MAX_FOR_PATHS else _solve_in_grains
+    most = _MAX_FOR_PATHS if "scipy.sparse.csgraph" in sys.modules else _MAX_WITHOUT_IMPORT
+    solve = _solve_by_paths if len(tail) <= most else _solve_in_grains
     value, sink_side = solve(network, ceiling, bits)
     cut = ~sink_side[network.tail] & sink_side[network.head]
     found = math.fsum(network.capacity[cut])
@@ -379,7 +381,7 @@ def _find_some_cut(network: _CutNetwork) -> float:
 
 
 def _solve_by_paths(network: _CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:
-    """Solve as `_solve_in_grains`, by shortest paths (Edmonds and Karp, Journal of the ACM 19, 1972)."""
+    """Solve as `_solve_in_grains`, in Python: by blocking flows (Dinic, Soviet Mathematics 11, 1970)."""
     exponent = math.frexp(ceiling)[1]
     left = int(math.ldexp(ceiling, bits - exponent)) + 1
     # For each node, the residual capacities of the arcs that enter it, by their tails.
@@ -393,35 +395,60 @@ def _solve_by_paths(network: _CutNetwork, ceiling: float, bits: int) -> tuple[fl
         for tail, capacity in arcs.items():
             arcs[tail] = _INFINITE if capacity > left else capacity
     value = 0
-    while True:
-        following = _search_backwards(entering)
-        if SOURCE not in following:
-            sink_side = np.zeros(network.size, np.bool_)
-            sink_side[list(following)] = True
-            return math.ldexp(value, exponent - bits), sink_side
-        path = [SOURCE]
-        while path[-1] != SINK:
-            path.append(following[path[-1]])
-        flow = min(entering[head][tail] for tail, head in pairwise(path))
-        if flow == _INFINITE:
-            return math.inf, _end_of_infinite_arcs(network)
-        value += flow
-        for tail, head in pairwise(path):
-            entering[head][tail] -= flow if entering[head][tail] < _INFINITE else 0
-            entering[tail][head] += flow if entering[tail][head] < _INFINITE else 0
+    while SOURCE in (distances := _measure_distances(entering)):
+        for path in _find_shortest_paths(entering, distances):
+            flow = min(entering[head][tail] for tail, head in pairwise(path))
+            if flow == _INFINITE:
+                return math.inf, _end_of_infinite_arcs(network)
+            value += flow
+            for tail, head in pairwise(path):
+                entering[head][tail] -= flow if entering[head][tail] < _INFINITE else 0
+                entering[tail][head] += flow if entering[tail][head] < _INFINITE else 0
+    sink_side = np.zeros(network.size, np.bool_)
+    sink_side[list(distances)] = True
+    return math.ldexp(value, exponent - bits), sink_side
 
 
-def _search_backwards(entering: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    """Return nodes that reach the sink, until the source is found, each with the next on its path."""
-    following = {SINK: SINK}
+def _measure_distances(entering: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """Return how many arcs from the sink nodes are: all that reach it, or those before the source."""
+    distances = {SINK: 0}
     queue = deque([SINK])
-    while queue and SOURCE not in following:
+    while queue and SOURCE not in distances:
         head = queue.popleft()
         for tail, capacity in entering[head].items():
-            if capacity and tail not in following:
-                following[tail] = head
+            if capacity and tail not in distances:
+                distances[tail] = distances[head] + 1
                 queue.append(tail)
-    return following
+    return distances
+
+
+def _find_shortest_paths(
+    entering: Sequence[Mapping[int, int]], distances: Mapping[int, int]
+) -> Iterator[list[int]]:
+    """Yield shortest paths from the source to the sink until none is left.
+
+    Whoever takes a path lowers the capacities along it, so that at least one of its arcs has none then.
+    """
+    # The arcs of each node that have not been found useless yet, the next one last.
+    untried = {SOURCE: [*entering[SOURCE]], SINK: list[int]()}
+    path = [SOURCE]
+    while path:
+        tail = path[-1]
+        if tail == SINK:
+            yield path
+            full = next(i for i, (one, other) in enumerate(pairwise(path)) if not entering[other][one])
+            del path[full + 1 :]
+            continue
+        nearer, heads = distances[tail] - 1, untried[tail]
+        while heads and not (entering[heads[-1]][tail] and distances.get(heads[-1]) == nearer):
+            heads.pop()
+        if heads:
+            path.append(heads[-1])
+            untried.setdefault(heads[-1], [*entering[heads[-1]]])
+        else:
+            path.pop()
+            if path:  # nothing leads on from there
+                untried[path[-1]].pop()
 
 
 def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[float, Bools]:

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,6 +67,12 @@ _FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_F
 # onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
 _TYPE_NUMBERS = {**DTYPE_NUMBERS, "float": DTYPE_NUMBERS["float32"], "double": DTYPE_NUMBERS["float64"]}
 _OPSET, _IR = 17, 10
+# What a session may use where it lies, on machines whose bytes are in the order of ONNX.
+_LENDABLE_DTYPES = frozenset(
+    number
+    for number, name in DTYPES.items()
+    if name not in _FOREIGN_DTYPES | {"string", "complex64", "complex128"} and sys.byteorder == "little"
+)
 
 
 def parse_type(text: str) -> TypeProto:
@@ -205,6 +212,7 @@ everywhere (`fast`), where steps of quantization may come out one unit off."""
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
+_MIN_LENT_ELEMENTS = 1 << 14  # of a weight; copies of smaller ones take less than a millisecond together
 _MAX_THREADS = 512  # of all sessions that are open together: a container may have no more
 _mode: ContextVar[SessionMode | None] = ContextVar("mode", default=None)  # None: exact
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
@@ -437,22 +445,61 @@ def _session_options(ort: Any, folder: Path | None) -> Any:
 def create_session(ort: Any, model: Path | ModelProto, options: Any, providers: Any) -> Any:
     """Open a session. Raises InputError when onnxruntime refuses the model.
 
-    `providers` is None where the options name them.
+    `providers` is None where the options name them. A model in memory lends its weights to the session,
+    which has no copy of them then.
     """
-    source = _serialize(model) if isinstance(model, ModelProto) else str(model)
+    source, lent = (str(model), []) if isinstance(model, Path) else _lend_weights(ort, model, options)
     try:
-        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime's own exception types share no base but this
         raise InputError(f"onnxruntime cannot load the model: {describe_runtime_error(error)}") from None
+    session.lent_by_byoc = lent  # onnxruntime does not keep them alive
+    return session
 
 
-def _serialize(model: ModelProto) -> bytes:
+def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, list[Any]]:
+    """Return a model as bytes without its weights, and these as OrtValues, which the options name.
+
+    To serialize and to parse 100 MB takes longer than all else that opening a session does. Only those
+    in the raw form of a dtype that numpy has are lent; where there are few, all stay in the model.
+    """
     model = byoc.model.state_function_defaults(model)
-    if model.ir_version <= byoc.model.MAX_IR:
-        return model.SerializeToString()
-    older = byoc.model.copy_without(model)
-    older.ir_version = byoc.model.MAX_IR
-    return older.SerializeToString()
+    old = model.ir_version <= byoc.model.MAX_IR
+    any_weights = any(map(_is_lendable, model.graph.initializer))
+    if old and not any_weights:
+        return model.SerializeToString(), []
+    light = byoc.model.copy_without(model, *["initializer"] * any_weights)
+    light.ir_version = min(model.ir_version, byoc.model.MAX_IR)
+    if not any_weights:
+        return light.SerializeToString(), []
+    lent: dict[str, Any] = {}
+    inputs = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        data = tensor.raw_data if tensor.name not in inputs and _is_lendable(tensor) else b""
+        if not data or len(data) != byoc.model.count_bytes(tensor) or tensor.name in lent:
+            light.graph.initializer.append(tensor)
+            continue
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        array = np.frombuffer(data, dtype).reshape(tuple(tensor.dims))
+        lent[tensor.name] = ort.OrtValue.ortvalue_from_numpy(array)
+        left = light.graph.initializer.add(
+            name=tensor.name,
+            data_type=tensor.data_type,
+            dims=tensor.dims,
+            data_location=TensorProto.EXTERNAL,
+        )
+        for key, value in (("location", "lent"), ("offset", "0"), ("length", str(len(data)))):
+            left.external_data.add(key=key, value=value)
+    options.add_external_initializers([*lent], [*lent.values()])
+    return light.SerializeToString(), [*lent.values()]
+
+
+def _is_lendable(tensor: TensorProto) -> bool:
+    return (
+        tensor.data_type in _LENDABLE_DTYPES
+        and tensor.HasField("raw_data")
+        and prod(tensor.dims) > _MIN_LENT_ELEMENTS
+    )
 
 
 def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

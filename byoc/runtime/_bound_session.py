@@ -213,10 +213,15 @@ class RegionDrivers:
     ) -> dict[str, DriverExecutor]:
         """Open each region alone in its driver; return the executors by name.
 
-        `options` are those of drivers, by codegen. Raises as `libraries`, and DriverError where a driver
-        refuses a region or an option.
+        `options` are those of drivers, by codegen. Raises as `libraries`, InputError for a driver of
+        another codegen, and DriverError where a driver refuses a region or an option.
         """
         opened = {name: DriverLibrary(path) for name, path in self.libraries.items()}
+        for name, library in opened.items():
+            if library.name != name:
+                raise InputError(
+                    f"{library.path}: the driver is of codegen {library.name}, not of {name}"
+                )
         models = self._list_models()
         return {
             region.name: DriverExecutor(

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
         Sample,
         SampleSource,
         hash_values,
+        keeping_sessions,
         list_samples,
         model_samples,
+        open_plain_session,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

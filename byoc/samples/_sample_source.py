@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -15,7 +17,13 @@ from numpy.typing import NDArray
 from byoc._dataclasses import dataclass
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPE_NUMBERS, Model, read_array
-from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
+from byoc.onnxrt import (
+    get_session_settings,
+    has_runtime,
+    open_session,
+    run_session,
+    without_optimizations,
+)
 from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import Choice, InputMaker
 
@@ -131,6 +139,36 @@ def _list_samples(model: Model, seed: int) -> tuple[ModelSample, ...]:
     )
 
 
+_kept: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def keeping_sessions() -> Iterator[None]:
+    """Keep each model open that `open_plain_session` opens inside, for who opens it again."""
+    token = _kept.set([])
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def open_plain_session(model: Model) -> Any:
+    """Return an onnxruntime session of a model without optimizations, to compare with or to try samples.
+
+    Raises as `byoc.onnxrt.open_session`.
+    """
+    with without_optimizations():
+        key = (id(model.proto), model.folder, get_session_settings())
+        kept = _kept.get()
+        for known, session in kept or ():
+            if known[1:] == key:
+                return session
+        session = open_session(model.proto, model.folder)
+    if kept is not None:
+        kept.append(((model.proto, *key), session))
+    return session
+
+
 def _find_result(model: Model) -> _SearchResult:
     if model not in _results:
         _results[model] = _try_sizes_and_values(model)
@@ -180,8 +218,7 @@ class _Runner:
         self.problem = self.loading_problem = ""
         self._session: Any = None
         try:
-            with without_optimizations():
-                self._session = open_session(model.proto, model.folder)
+            self._session = open_plain_session(model)
         except InputError as error:
             self.loading_problem = str(error)
 

@@ -158,7 +158,7 @@ _TABLES = {1: "byoc_driver", 2: "byoc_driver_2"}
 """The types of drivers' tables, by the version of the interface."""
 
 
-_SENTENCE_BYTES = 240  # of a handle, for an error that names versions or a library
+_SENTENCE_BYTES = 400  # of a handle, for an error that names versions or a library, or is a driver's
 
 
 def name_driver_table(codegen: str) -> str:

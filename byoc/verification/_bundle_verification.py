@@ -16,7 +16,15 @@ from byoc.errors import InputError, escape_unprintable
 from byoc.model import Model, check_model, evaluate_dim, parse_layout
 from byoc.padding import PaddingRule, RowSplit, cut_outputs
 from byoc.runtime import RUNTIMES
-from byoc.samples import Sample, list_samples, model_samples, read_npz, restore_dtype, write_npz
+from byoc.samples import (
+    Sample,
+    keeping_sessions,
+    list_samples,
+    model_samples,
+    read_npz,
+    restore_dtype,
+    write_npz,
+)
 from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._bundle_comparison import BundleComparison, VerificationModels
@@ -229,8 +237,11 @@ def verify_samples(  # noqa: PLR0913, PLR0917 - each has a default
     has. Raises as `verify_on_samples` does; NotVerifiableError names the user's sample that does not
     run.
     """
-    samples = choose_samples(given, source)
-    return verify_on_samples(bundle, against, samples, thresholds, regions, boundary, runtime, regions)
+    with keeping_sessions():  # of the model, for which samples are found, and which they are compared on
+        samples = choose_samples(given, source)
+        return verify_on_samples(
+            bundle, against, samples, thresholds, regions, boundary, runtime, regions
+        )
 
 
 def choose_samples(given: Sequence[Sample], source: Model) -> list[tuple[str, Values | None]]:

@@ -7,7 +7,7 @@ part, and byoc's own nodes convert inside. Composites are taken whole.
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from byoc.model import (
     write_type,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.samples import open_plain_session
 
 # Models run plainly, to compare with: on onnxruntime; without a kernel there, on `onnx.reference`.
 
@@ -66,16 +67,20 @@ class PlainModel:
 
 
 def open_plain(
-    model: ModelProto | Path, folder: Path | None, load: Callable[[], ModelProto]
+    model: ModelProto | Path,
+    folder: Path | None,
+    load: Callable[[], ModelProto],
+    open_it: Callable[[], Any] | None = None,
 ) -> PlainModel:
     """Open a model on onnxruntime without optimizations, or on onnx.reference where that has no kernel.
 
     `folder` holds the external data of a model in memory; `load` returns the model with all its weights,
-    and is called only for onnx.reference. Raises InputError where neither opens it.
+    and is called only for onnx.reference. `open_it` opens a model that may be open already. Raises
+    InputError where neither opens it.
     """
     try:
         with without_optimizations():
-            session = open_session(model, folder)
+            session = open_session(model, folder) if open_it is None else open_it()
     except InputError as error:
         missing = _NO_KERNEL.search(str(error))
         if missing is None:
@@ -118,7 +123,8 @@ def open_original(proto: ModelProto, model: Model) -> PlainModel:
         embed_external_data(walk_tensors(whole), model.folder)
         return whole
 
-    return open_plain(proto, model.folder, load)
+    session = partial(open_plain_session, model) if proto is model.proto else None
+    return open_plain(proto, model.folder, load, session)
 
 
 def open_region(region: Region) -> PlainModel:

@@ -43,7 +43,9 @@ _BLOCK = re.compile(
 _NOTE = re.compile(rf"<!-- ({_KEYS})(?:, lines with `([^`]+)`)?:?\s*(.*?)\s*-->", re.DOTALL)
 _FILE = re.compile(r"# (\S+\.\w+)\n")
 # What differs between machines: rounding, what follows from it, and the seconds of pytest.
-_VARYING = re.compile(r"largest error \S+|\d[\d.]*e[+-]\d+|[\d.]+ dB|(?<= in )[\d.]+s\b")
+_VARYING = re.compile(
+    r"largest error \S+|\d[\d.]*e[+-]\d+|[\d.]+ dB|(?<= in )[\d.]+s\b( \(\d+:\d\d:\d\d\))?"
+)
 _RUN_BYOC = "import sys; from byoc.cli import main; sys.argv[0] = 'byoc'; main()"
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys

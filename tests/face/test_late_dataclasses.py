@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,7 +25,7 @@ OPTIONS = [
 ]
 FIRST_USES: dict[str, Callable[[type], object]] = {
     "fields": lambda kind: [each.name for each in dataclasses.fields(kind)],
-    "signature": inspect.signature,
+    "signature": lambda kind: str(inspect.signature(kind)),
     "match": lambda kind: kind.__match_args__,  # type: ignore[attr-defined]
     "instance": lambda kind: kind(size=2).size,
     "subclass": lambda kind: type("Sub", (kind,), {})(size=3).name,
@@ -47,6 +47,15 @@ def make(options: dict[str, bool], decorator: Any) -> type:
 
     class Made(decorated):  # type: ignore[misc,valid-type]
         parts: list[int] = dataclasses.field(default_factory=list)
+        quiet: int = dataclasses.field(default=1, repr=False, compare=False)
+        fixed: int = dataclasses.field(default=2, init=False, hash=False)
+        own: list[int] = dataclasses.field(default_factory=list, init=False)
+        named: int = dataclasses.field(default=3, kw_only=True)
+        _private: int = 4
+        shared: ClassVar[int]
+
+        def __post_init__(self) -> None:
+            self.own.append(self.size)
 
     Made.__qualname__ = "Made"
     return decorator(**options)(Made)  # type: ignore[no-any-return]
@@ -64,7 +73,9 @@ def describe(kind: type) -> dict[str, object]:
 
     return {
         "repr": repr(one),
+        "own": one.own,
         "equal": one == other,
+        "unequal": [one == kind(size=1, quiet=5), one == kind(size=1, named=5), one == 1],
         "hash": attempt(lambda: hash(one) == hash(other)),
         "order": attempt(lambda: one < other),  # type: ignore[operator]
         "set": attempt(lambda: setattr(one, "size", 3)),

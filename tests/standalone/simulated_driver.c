@@ -66,5 +66,6 @@ const byoc_driver *byoc_get_driver(uint32_t abi_version) {
          get_error},
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, read_versions,
     };
+    table.base.name = getenv(STUB_NAME "_is_nameless") ? NULL : STUB_NAME;
     return abi_version == BYOC_ABI_VERSION_2 && !getenv(STUB_NAME "_is_new") ? &table.base : NULL;
 }

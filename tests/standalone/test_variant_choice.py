@@ -268,6 +268,9 @@ def test_a_driver_that_cannot_be_used_is_a_sentence(built: Built, tmp_path: Path
     newer = built.run(here, here, "", npu_tables_is_new="1")["detector"]
     assert newer.variant == "pc"
     assert newer.why["npu"].endswith("has none of a version that this program knows")
+    nameless = built.run(here, here, "", npu_tables_is_nameless="1")["detector"]
+    assert nameless.variant == "pc"
+    assert nameless.why["npu"].endswith(": its driver's table lacks a function, or the name")
     library = "libbyoc_driver_npu_tables.so"
     for content, end in ((b"no library", "file too short"), (None, "is that of pc_tables")):
         for name in ("npu_tables", "pc_tables"):

@@ -89,6 +89,8 @@ def build_driver(
 # A driver that is loaded into this process, its buffers, and regions that it has opened.
 
 Array = NDArray[Any]
+_FAILED = STATUSES.index("failed")
+_MOST_CHARACTERS = 500  # of what a driver says, in a sentence
 
 
 class DriverError(ByocError):
@@ -230,17 +232,23 @@ class DriverLibrary:
         texts = {name: getattr(found, name) or b"" for name in VERSION_NAMES}
         return DriverVersions(**{name: text.decode(errors="replace") for name, text in texts.items()})
 
-    def require(self, function: str) -> None:
-        """Raise InputError unless the driver has a function of version 2."""
-        if function not in self.functions:
-            raise InputError(f"{self.path}: driver {self.name} has no {function}")
+    def require(self, *functions: str) -> None:
+        """Raise InputError unless the driver has functions of version 2."""
+        for function in functions:
+            if function not in self.functions:
+                raise InputError(f"{self.path}: driver {self.name} has no {function}")
 
     def check(self, status: int, what: str, why: bytes | None = b"") -> None:
         """Raise DriverError unless a function answered that all is well."""
         if status:
             meaning = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
-            text = (why or b"").decode(errors="replace") or meaning
+            text = " ".join((why or b"").decode(errors="replace").split())[:_MOST_CHARACTERS] or meaning
             raise DriverError(f"driver {self.name}: {what + ': ' if what else ''}{text}", meaning)
+
+    def check_made(self, handle: c.c_void_p, what: str, function: str) -> None:
+        """Raise DriverError where a function answered that all is well, and made nothing."""
+        if not handle:
+            self.check(_FAILED, what, f"{function} answers that all is well, and gives nothing".encode())
 
 
 class DriverBuffer:
@@ -250,7 +258,7 @@ class DriverBuffer:
         self, library: DriverLibrary, size: int, memory: Array | None, descriptor: int | None
     ) -> None:
         """Open it. Raises as `open_buffer`."""
-        library.require("open_buffer")
+        library.require("open_buffer", "close_buffer")
         self.library, self.size, self._memory = library, size, memory
         kind = DEVICE_MEMORY if descriptor is None else SHARED_MEMORY
         kind = kind if memory is None else PROGRAM_MEMORY
@@ -266,6 +274,7 @@ class DriverBuffer:
             f"a buffer of {size} bytes",
             why.value,
         )
+        library.check_made(self.handle, f"a buffer of {size} bytes", "open_buffer")
         weakref.finalize(self, _close_buffer, library.functions["close_buffer"], self.handle, memory)
 
     def write(self, array: Array, offset: int = 0) -> None:
@@ -343,7 +352,9 @@ class OpenedRegion:
         try:  # of a wrong artifact `open` says what is wrong
             self._arena = allocate_aligned(1 << 16 if size == WRONG_SIZE else size)
         except (MemoryError, OverflowError, ValueError):
-            library.check(4, self.name, f"there is no memory for its arena of {size} bytes".encode())
+            library.check(
+                _FAILED, self.name, f"there is no memory for its arena of {size} bytes".encode()
+            )
         self.arena_bytes = len(self._arena)
         info.arena, info.arena_bytes = self._arena.ctypes.data, self.arena_bytes
         self._handle = c.c_void_p()
@@ -357,6 +368,7 @@ class OpenedRegion:
             self, _close_region, library, self._handle, self._running, (described, self._arena)
         )
         self._check(status)
+        library.check_made(self._handle, self.name, "open_with" if options else "open")
         if size == WRONG_SIZE:
             raise DriverError(f"{self.name}: arena_size refuses what open takes", STATUSES[2])
 
@@ -392,7 +404,7 @@ class OpenedRegion:
         Raises InputError for a wrong input, where a run has not been waited for, and where the driver
         cannot submit; DriverError where it refuses the run.
         """
-        self.library.require("submit")
+        self.library.require("submit", "wait")
         if self._running:
             raise InputError(f"{self.name}: a run has not been waited for")
         given = [_require(self.name, inputs, *each) for each in self._inputs]
@@ -421,7 +433,7 @@ class OpenedRegion:
             raise InputError(f"{self.name}: no run was submitted")
         limit = FOREVER if seconds is None else int(seconds * 1e9)
         status = self.library.functions["wait"](self._handle, limit)
-        if status == BUSY:
+        if status == BUSY and seconds is not None:
             return None
         _, _, made, _ = self._running.pop()
         self._check(status)
@@ -448,20 +460,27 @@ class OpenedRegion:
         events, count = c.POINTER(Event)(), c.c_size_t()
         status = self.library.functions["list_events"](self._handle, c.byref(events), c.byref(count))
         self.library.check(status, self.name)
+        listed = events[: count.value] if events else ()
+        if len(listed) < count.value or any(each.node_count and not each.nodes for each in listed):
+            self.library.check(_FAILED, self.name, b"list_events counts what it does not list")
         return [
             DriverEvent(
-                each.layer.decode(errors="replace"),
-                tuple(node.decode(errors="replace") for node in each.nodes[: each.node_count]),
+                _read_name(each.layer),
+                tuple(map(_read_name, each.nodes[: each.node_count] if each.node_count else ())),
                 each.start_ns,
                 each.duration_ns,
             )
-            for each in events[: count.value]
+            for each in listed
         ]
 
     def _check(self, status: int) -> None:
         """Raise DriverError with what the driver says of a failure."""
         if status:
             self.library.check(status, self.name, self.library.functions["error"](self._handle))
+
+
+def _read_name(name: bytes | None) -> str:
+    return (name or b"").decode(errors="replace")
 
 
 def _settle(library: DriverLibrary, handle: c.c_void_p, running: list[Any]) -> None:

@@ -80,7 +80,8 @@ byoc_buffer *take_buffer(device_tensors *table, const byoc_driver *driver, size_
     byoc_buffer_info info = {sizeof info, BYOC_DEVICE_MEMORY, bytes, NULL, -1};
     const char *why;
     opened_buffer *opened = calloc(1, sizeof *opened);
-    if (!opened || BYOC_TABLE_2(driver)->open_buffer(&info, &opened->buffer, &why) != BYOC_OK) {
+    if (!opened || BYOC_TABLE_2(driver)->open_buffer(&info, &opened->buffer, &why) != BYOC_OK ||
+        !opened->buffer) {
         free(opened);
         return NULL;
     }

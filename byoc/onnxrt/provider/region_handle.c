@@ -63,8 +63,11 @@ static OrtStatus *open_driver_region(const compiled_region *region, region_handl
     if (answer != BYOC_OK) {
         return fail_in_driver(region, answer, driver->error(handle->opened));
     }
+    if (!handle->opened) {
+        return fail_in_driver(region, BYOC_FAILED, "open answers that all is well, and gives nothing");
+    }
     if (size == SIZE_MAX) {
-        return fail_in_driver(region, BYOC_BAD_ARTIFACT, "");
+        return fail_in_driver(region, BYOC_BAD_ARTIFACT, "arena_size refuses what open takes");
     }
     return allocate_call(region, handle) ? NULL : fail_region(region, "", NO_MEMORY);
 }

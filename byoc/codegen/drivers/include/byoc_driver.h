@@ -21,6 +21,9 @@
  *   less than a byte are packed as ONNX packs them. Artifacts are little-endian on every machine.
  * - A driver reads artifacts as data from a stranger: it checks what it reads before it uses it, and answers
  *   BYOC_BAD_ARTIFACT instead of reading or writing where it must not.
+ * - A program checks the answers of a driver: the table's version and functions, statuses, handles, sizes. It cannot
+ *   check, and so has to trust, that a driver writes inside of outputs, arena and buffers alone, that a run which
+ *   `wait` ended has ended, that texts end with a zero, and that addresses other than NULL are those of what they say.
  * - Structures grow at their end. Each that may grow begins with its size, as its maker knew it, and nothing
  *   behind that size is read.
  */
