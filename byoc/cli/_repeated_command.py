@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from byoc._dataclasses import asdict, dataclass, field
+from byoc._dataclasses import dataclass, field
 from byoc.console import print_errors
 from byoc.errors import InputError
 from byoc.support import find_user_folder, open_workspace, remove_leftovers, replace_path
@@ -296,7 +296,7 @@ def _keep_quietly(cache: Cache, key: str, watch: _CommandWatch, arguments: Seque
         stated = {
             "printed": "".join(watch.printed),
             "json": _find_value(arguments, "--format") == "json",
-            "inputs": asdict(inputs),
+            "inputs": vars(inputs),  # `asdict` copies each of thousands of entries
         }
         cache.store(key, CacheEntry({**facts, **stated}))
 

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -26,6 +27,8 @@ from byoc.codegen.byoc_worker.pipes import read_array, write_arrays
 from byoc.support import describe_exit
 
 _PIPES = Path(__file__).parent / "byoc_worker" / "pipes.py"
+_FORKS = Path(__file__).with_name("_fork_server.py")
+_CAN_FORK = sys.platform == "linux"  # forks of macOS may not use its frameworks, and Windows has none
 _END_SECONDS = 5.0  # for a process that closed its pipe to end by itself: its exit code tells why
 
 
@@ -44,20 +47,22 @@ class CompilerAnswer:
 class CompileProcess:
     """A Python program that compiles the models of a folder.
 
-    `program` is the name of a module or the path of a file, run with `arguments`, FOLDER and FIRST. For
-    each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or
-    what the compiler says against the model. What it writes to N.txt explains why it ended at N.onnx,
-    else its standard error does. `compiler` is the compiler's name in messages, `patience` how many
-    seconds all models of a folder may take.
+    It is the module named `module`, run with `arguments`, FOLDER and FIRST. For each file FIRST.onnx,
+    FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or what the compiler says
+    against the model. What it writes to N.txt explains why it ended at N.onnx, else its standard error
+    does. `compiler` is the compiler's name in messages, `patience` how many seconds all models of a
+    folder may take.
 
-    A module's package is imported before it, and with a codegen's byoc; a file that needs neither
-    starts 0.4 processor seconds sooner.
+    `preload` are modules that take long to import. On Linux a process imports them once and forks for
+    each run, which so begins in the same state as a new process; the fork server is kept for further
+    runs with the same environment and working directory, and ends with this process.
     """
 
     compiler: str
-    program: str | Path
+    module: str
     arguments: tuple[str, ...]
     patience: float
+    preload: tuple[str, ...] = ()
 
     def run(self, folder: Path, number: int) -> list[CompilerAnswer]:
         """Compile the files 0.onnx, 1.onnx, ... in a folder; start again behind one that crashes.
@@ -66,18 +71,8 @@ class CompileProcess:
         """
         answers: list[CompilerAnswer] = []
         while len(answers) < number:
-            # -P: a module in the working directory may be a stranger's.
-            named = ["-m"] if isinstance(self.program, str) else []
-            words = [sys.executable, "-P", *named, str(self.program), *self.arguments]
             try:
-                ran = subprocess.run(
-                    [*words, str(folder), str(len(answers))],
-                    capture_output=True,
-                    text=True,
-                    errors="replace",
-                    timeout=self.patience,
-                    check=False,
-                )
+                ran = self._run_program([*self.arguments, str(folder), str(len(answers))])
             except subprocess.TimeoutExpired:
                 why = f"{self.compiler} gave no answer in {self.patience:g} s"
                 raise CompileError(why, lasting=False) from None
@@ -85,6 +80,23 @@ class CompileProcess:
             if len(answers) < number:
                 answers.append(_explain_end(folder / f"{len(answers)}.txt", ran))
         return answers
+
+    def _run_program(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        """Run the program once. Raises subprocess.TimeoutExpired."""
+        if self.preload and _CAN_FORK:
+            with _borrow_server(self.preload) as server:
+                ran = server.run(self.module, arguments, self.patience)
+            if ran is not None:
+                return ran
+        # -P: a module in the working directory may be a stranger's.
+        return subprocess.run(
+            [sys.executable, "-P", "-m", self.module, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=self.patience,
+            check=False,
+        )
 
     def check_nodes(
         self, model: ModelProto, prepare: Callable[[ModelProto], object] | None = None
@@ -115,6 +127,116 @@ def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> Com
     if ran.returncode > 0 and text.strip():
         return CompilerAnswer(text, lasting=False)
     return CompilerAnswer(f"its compiler ended with {ran.returncode}", lasting=False)
+
+
+class _ForkServer:
+    """A process that has imported modules, and forks for each program (`_fork_server.py`)."""
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        """Start the process."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_FORKS), *preload],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def run(
+        self, module: str, arguments: Sequence[str], patience: float
+    ) -> "subprocess.CompletedProcess[str] | None":
+        """Run a program in a fork; return what came of it, None where the server itself ended.
+
+        Raises subprocess.TimeoutExpired after `patience` seconds.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+            files = {name: str(Path(folder) / name) for name in ("stdout", "stderr")}
+            request = {"module": module, "arguments": [*arguments], "patience": patience, **files}
+            try:
+                self._process.stdin.write(f"{json.dumps(request)}\n".encode())
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
+            except OSError:
+                return None
+            if not line.endswith(b"\n"):
+                return None
+            code = json.loads(line)
+            if code is None:
+                raise subprocess.TimeoutExpired(module, patience)
+            texts = [Path(each) for each in files.values()]
+            wrote = [each.read_text(errors="replace") if each.exists() else "" for each in texts]
+        return subprocess.CompletedProcess(module, code, *wrote)
+
+    def close(self) -> None:
+        """End the process, and a fork that still runs."""
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_ServerKey = tuple[int, tuple[str, ...], str, tuple[tuple[str, str], ...]]
+_idle_servers: dict[_ServerKey, list[_ForkServer]] = {}
+_idle_lock = threading.Lock()
+
+
+@contextmanager
+def _borrow_server(preload: tuple[str, ...]) -> Iterator[_ForkServer]:
+    """Lend a fork server to one thread, an idle one of the same environment if there is one.
+
+    It is closed where it ended, or the thread was interrupted while it waited.
+    """
+    folder = ""
+    with contextlib.suppress(OSError):  # it may have been removed
+        folder = str(Path.cwd())
+    key = (os.getpid(), preload, folder, tuple(sorted(os.environ.items())))
+    _close_idle_servers(keep=key)
+    with _idle_lock:
+        idle = _idle_servers.get(key)
+        server = idle.pop() if idle else None
+    server = server or _ForkServer(preload)
+    try:
+        yield server
+    except subprocess.TimeoutExpired:  # the server killed its fork, and goes on
+        _return_server(key, server)
+        raise
+    except BaseException:
+        server.close()
+        raise
+    _return_server(key, server)
+
+
+def _return_server(key: _ServerKey, server: _ForkServer) -> None:
+    if not server.runs:
+        server.close()
+        return
+    with _idle_lock:
+        _idle_servers.setdefault(key, []).append(server)
+
+
+def _close_idle_servers(keep: _ServerKey | None = None) -> None:
+    """Close the idle servers of this process for the same modules as a key's but in another state."""
+    own = os.getpid()  # those of a process that this one is a fork of are not its own
+    with _idle_lock:
+        keys = [key for key in _idle_servers if key[0] == own and key != keep]
+        keys = [key for key in keys if keep is None or key[1] == keep[1]]
+        servers = [server for key in keys for server in _idle_servers.pop(key)]
+    for server in servers:
+        server.close()
+
+
+atexit.register(_close_idle_servers)
 
 
 class ProcessEndedError(Exception):

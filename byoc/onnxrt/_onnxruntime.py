@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -464,19 +465,20 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
     in the raw form of a dtype that numpy has are lent; where there are few, all stay in the model.
     """
     model = byoc.model.state_function_defaults(model)
-    old = model.ir_version <= byoc.model.MAX_IR
     any_weights = any(map(_is_lendable, model.graph.initializer))
-    if old and not any_weights:
+    if not any_weights and model.ir_version <= byoc.model.MAX_IR:
         return model.SerializeToString(), []
     light = byoc.model.copy_without(model, *["initializer"] * any_weights)
     light.ir_version = min(model.ir_version, byoc.model.MAX_IR)
     if not any_weights:
         return light.SerializeToString(), []
     lent: dict[str, Any] = {}
-    inputs = {value.name for value in model.graph.input}
+    # A caller may give what is an input as well, and onnxruntime takes the last of two of a name.
+    named = Counter(value.name for value in model.graph.input)
+    named.update(each.name for each in model.graph.initializer)
     for tensor in model.graph.initializer:
-        data = tensor.raw_data if tensor.name not in inputs and _is_lendable(tensor) else b""
-        if not data or len(data) != byoc.model.count_bytes(tensor) or tensor.name in lent:
+        data = tensor.raw_data if named[tensor.name] == 1 and _is_lendable(tensor) else b""
+        if not data or len(data) != byoc.model.count_bytes(tensor):
             light.graph.initializer.append(tensor)
             continue
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc._dataclasses import dataclass, field
+from byoc._dataclasses import dataclass, field, replace
 from byoc.errors import InputError
 from byoc.model import Dim, StatePair, evaluate_dim
 from byoc.runtime._session import Session
@@ -23,6 +23,13 @@ MOST_LOOKING_AHEAD = 1e-3
 """Largest change of earlier tokens in a causal model, as a share of that of the changed token.
 
 Rounding stays far below it, a mean over all tokens lies above it.
+"""
+
+MOST_OFF_IN_PIECES = 0.05
+"""Largest difference between an output of one call and of several, as a share of its largest value.
+
+Rounding of regions in lower precision stays below it. A sum or a mean over the tokens of a call differs
+from the last token's own by about as much as that is.
 """
 
 
@@ -202,14 +209,16 @@ class PromptAxes:
         inputs: StageValues,
         make_state: Callable[[StageValues], StageValues],
         given: Collection[str],
+        pairs: Mapping[str, StatePair],
     ) -> dict[str, int]:
         """Return the axis of tokens of each output in `given` that is made piece by piece.
 
         The model runs twice without a past, the second time with another last token: results for
         earlier tokens have to stay. Both runs take the fewest tokens that a variant does, even more
         than the prompt has. They also show the axis of an output whose extents are alike in all
-        variants. Raises InputError for a model in which a token depends on later ones, and where
-        nothing shows it.
+        variants. Where the variants read the last of these tokens behind the others, too, outputs have
+        to be the same. Raises InputError for a model in which a token depends on later ones, where
+        nothing shows it, and for an output that sums or pools over the tokens of a call.
         """
         for size in sorted({2, *self.sizes} - {1}):
             piece = self.cut_first(inputs, size)
@@ -235,11 +244,59 @@ class PromptAxes:
                     "the prompt is longer than variants take, and cannot be read in pieces: what the "
                     "model makes of a token depends on those behind it"
                 )
+            for each, whole in ((piece, one), (others, other)):
+                behind = self._run_last(session, each, whole, size, pairs)
+                unlike = find_unlike(whole, behind, given)
+                if unlike:
+                    raise InputError(
+                        "the prompt is longer than variants take, and cannot be read in pieces: output "
+                        f"'{unlike}' is of all tokens of a call at once, as a sum or a mean of them"
+                    )
             return {name: found[name] for name in given if name in found}
         raise InputError(
             "no variant takes the prompt, and none shows by the outputs for two tokens without a past "
             "whether the model reads it in pieces: give its tokens one by one"
         )
+
+    def _run_last(
+        self,
+        session: VariantSession,
+        piece: StageValues,
+        whole: StageValues,
+        size: int,
+        pairs: Mapping[str, StatePair],
+    ) -> dict[str, Any]:
+        """Return the outputs for the last of `size` tokens behind the state of those before it.
+
+        `whole` is made of all at once, so that its state begins with that of fewer tokens. Of the last
+        tokens the fewest are taken that a variant reads; nothing where none does, or a state is of no
+        tokens.
+        """
+        axes = {past: self.outputs.get(pair.present) for past, pair in pairs.items()}
+        made = {past: whole[pair.present] for past, pair in pairs.items()}
+        if any(axis is None or made[past].shape[axis] != size for past, axis in axes.items()):
+            return {}
+        own = replace(self, count=size)
+        for count in range(size - 1, 0, -1):
+            state = {past: np.take(made[past], range(count), axis) for past, axis in axes.items()}
+            given = {**own.cut(piece, count, size - count), **state}
+            if session.takes(given):
+                return dict(session.run(given))
+        return {}
+
+
+def find_unlike(whole: StageValues, behind: StageValues, names: Collection[str]) -> str:
+    """Return an output of all tokens at once that differs from the one behind a state, empty if none.
+
+    Those of other extents are not compared, as of one with an entry for each token of a call.
+    """
+    for name in names:
+        if name in behind and np.shape(behind[name]) == np.shape(whole[name]):
+            change = _measure_change(whole[name], behind[name]).max(initial=0.0)
+            size = np.abs(np.nan_to_num(whole[name].astype(np.float64), posinf=0, neginf=0))
+            if change > MOST_OFF_IN_PIECES * size.max(initial=0.0):
+                return name
+    return ""
 
 
 def join_pieces(

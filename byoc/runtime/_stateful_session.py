@@ -20,6 +20,7 @@ from byoc.runtime._prompt_pieces import (
     change_last,
     cut_tokens,
     find_token_axes,
+    find_unlike,
     join_pieces,
     measure_looking_ahead,
     pays_behind,
@@ -212,17 +213,26 @@ class StatefulSession(SessionCalls):
         )
 
     def _shows_causal(self, inputs: StageValues, so_far: Collection[str]) -> bool:
-        """Return whether the state of a token depends on none behind it, by two runs on two tokens."""
+        """Return whether the state of a token depends on none behind it, by two runs on two tokens.
+
+        Nor may an output sum or pool over the tokens of a call: it is the same where these are two.
+        """
         piece = unmask(cut_tokens(inputs, self._token_axes, range(2)), so_far)
         others = change_last(piece, {n: [a] for n, a in self._token_axes.items() if n not in so_far})
         empty = [
             StatefulSession(self._session, (*self._pairs.values(),), self._max_length) for _ in "12"
         ]
         try:
-            for session, each in zip(empty, (piece, others), strict=True):
-                session.run(each)
+            found = [session.run(each) for session, each in zip(empty, (piece, others), strict=True)]
         except InputError:
             return False
+        for each, whole in zip((piece, others), found, strict=True):
+            alone = StatefulSession(self._session, (*self._pairs.values(),), self._max_length)
+            with suppress(InputError):  # of an operator that reads no token behind others: all are read
+                alone.run(cut_tokens(each, self._token_axes, range(1)))
+                second = cut_tokens(each, self._token_axes, range(1, 2), so_far)
+                if find_unlike(whole, alone.run(second), self.outputs):
+                    return False
         axes = {name: axis for name in self._pairs if (axis := self._find_open_axis(name)) is not None}
         share = measure_looking_ahead(empty[0].state, empty[1].state, axes, 2)
         self._is_causal = share <= MOST_LOOKING_AHEAD
@@ -250,6 +260,7 @@ class StatefulSession(SessionCalls):
                 inputs,
                 lambda piece: {n: self._make_value(n, piece) for n in self._pairs},
                 self.outputs,
+                self._pairs,
             )
             self._is_causal = True
         planned = axes.plan_sizes(self._state)

@@ -201,8 +201,7 @@ def _refused_nodes(region: Region, options: IREEOptions) -> list[str]:
 def make_process(options: IREEOptions) -> CompileProcess:
     """Return the process that compiles by these options."""
     flags = json.dumps(options.flags)
-    worker = Path(__file__).with_name("compile_worker.py")  # needs nothing of byoc
-    return CompileProcess("IREE", worker, (flags,), _PATIENCE)
+    return CompileProcess("IREE", f"{__package__}.compile_worker", (flags,), _PATIENCE)
 
 
 def _shorten_message(text: str) -> str:

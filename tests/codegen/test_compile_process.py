@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +30,14 @@ while (path := Path(folder) / f"{number}.onnx").exists():
 Make = Callable[..., CompileProcess]
 
 
-@pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+@pytest.fixture(params=[(), ("onnx",)], ids=["new processes", "forks"])
+def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a process that takes Relu, and ends in a way at the operator that it is given."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def make_process(flag: str = "", end: str = "os._exit(3)", patience: float = 60.0) -> CompileProcess:
         (tmp_path / "some_compiler.py").write_text(PROGRAM.replace("END", end), encoding="utf-8")
-        return CompileProcess("Some", "some_compiler", (flag,), patience)
+        return CompileProcess("Some", "some_compiler", (flag,), patience, request.param)
 
     return make_process
 
@@ -48,18 +47,6 @@ def test_each_node_gets_its_answer(make: Make) -> None:
 
     assert [each.reason for each in answers] == ["", "", "no Neg"]
     assert all(each.lasting for each in answers)
-
-
-def test_a_file_runs_without_its_package(make: Make, tmp_path: Path) -> None:
-    process = make()
-    package = tmp_path / "heavy"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('imported')", encoding="utf-8")
-    file = (tmp_path / "some_compiler.py").rename(package / "some_compiler.py")
-
-    for program, reasons in ((file, ["", "", "no Neg"]), ("heavy.some_compiler", ["imported\n"] * 3)):
-        answers = replace(process, program=program).check_nodes(parse(TWO))
-        assert [each.reason for each in answers] == reasons
 
 
 @pytest.mark.parametrize(
@@ -106,6 +93,51 @@ def test_nothing_is_imported_from_the_working_directory(
 
     assert process.run(tmp_path, 0) == []
     assert [each.reason for each in process.check_nodes(parse(TWO))] == ["", "", "no Neg"]
+
+
+SLOW_IMPORT = """
+import os
+with open(os.environ["IMPORTS"], "a") as file:
+    file.write("once ")
+runs = []
+"""
+COUNTING = """
+import json, os, sys
+import slow_import
+slow_import.runs.append(1)
+print(json.dumps(f"{len(slow_import.runs)} {os.environ['MARK']} {os.getcwd()}"))
+"""
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProcess:
+    """Return a process whose answer is how often it ran in its state, a variable, and its folder."""
+    (tmp_path / "slow_import.py").write_text(SLOW_IMPORT, encoding="utf-8")
+    (tmp_path / "counting.py").write_text(COUNTING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("IMPORTS", str(tmp_path / "imports"))
+    monkeypatch.setenv("MARK", "first")
+    return CompileProcess("Some", "counting", (), 60.0, ("slow_import", "no_such_module"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each run is a new process")
+def test_what_is_preloaded_is_imported_once_and_each_run_begins_anew(
+    counted: CompileProcess, tmp_path: Path
+) -> None:
+    answers = [counted.run(tmp_path, 1)[0].reason for _ in range(3)]
+
+    assert answers == [f"1 first {Path.cwd()}"] * 3
+    assert (tmp_path / "imports").read_text() == "once "
+
+
+def test_forks_have_the_environment_and_the_folder_of_each_call(
+    counted: CompileProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.run(tmp_path, 1)
+    monkeypatch.setenv("MARK", "second")
+    assert counted.run(tmp_path, 1)[0].reason == f"1 second {Path.cwd()}"
+    monkeypatch.chdir(tmp_path)
+    assert counted.run(tmp_path, 1)[0].reason == f"1 second {tmp_path}"
 
 
 PIPED = """

@@ -208,6 +208,21 @@ def test_where_a_token_depends_on_those_behind_it_all_are_read(tmp_path: Path) -
         np.testing.assert_allclose(found[0], rows + rows.mean(0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("pool", ["ReduceMean", "ReduceMax", "ReduceL2"])
+def test_where_an_output_pools_over_the_tokens_of_a_call_all_are_read(pool: str, tmp_path: Path) -> None:
+    text = LOOKING_AHEAD.replace("y = Add (g, m)", f"y = Identity (g) z = {pool} <axes = [1]> (g)")
+    text = text.replace("m = ReduceMean <axes = [1], keepdims = 1> (g)", "")
+    cut(parse(text.replace(" y, float", " y, float[N, 1, 2] z, float")), tmp_path / "b", **QUICK)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"))
+    for tokens in ([1, 1, 3], [1, 1, 3, 4]):
+        found = session.resume({"ids": np.array([tokens])})
+        rows = np.arange(12, dtype=np.float32).reshape(6, 2)[tokens]
+        pooled = {"ReduceMean": rows.mean(0), "ReduceMax": rows.max(0)}
+        expected = pooled.get(pool, np.linalg.norm(rows, axis=0))
+        np.testing.assert_allclose(found["z"][0, 0], expected, rtol=1e-6)
+        np.testing.assert_array_equal(found["y"][0], rows)
+
+
 NUMBERED = """
 numbered (int64[N, seq] ids, int64[seq] places, float[N, past, 2] old)
   => (float[N, seq, 2] y, float[N, total, 2] new)

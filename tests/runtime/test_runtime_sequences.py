@@ -319,6 +319,41 @@ def test_the_state_shows_that_a_token_depends_on_those_behind_it(tmp_path: Path)
         session({"ids": np.array([[1, 4, 2, 5]])})
 
 
+# What a call of several tokens makes of its own alone; the last of them is right in pieces, too.
+POOLED = {
+    "sum": "y = ReduceSum <keepdims = 0> (s, axes)",
+    "mean": "y = ReduceMean <axes = [1], keepdims = 0> (s)",
+    "most": "y = ReduceMax <axes = [1], keepdims = 0> (s)",
+    "attention": """sT = Transpose <perm = [0, 2, 1]> (s) w = MatMul (one, sT) p = Softmax <axis = 2> (w)
+        z = MatMul (p, s) y = Squeeze (z, axes)""",
+    "last": "y = Gather <axis = 1> (s, last)",
+    "last and sum": """l = Gather <axis = 1> (s, last) b = ReduceSum <keepdims = 0> (new, axes)
+        y = Add (l, b)""",
+}
+
+
+@pytest.mark.parametrize("kind", POOLED)
+def test_an_output_of_all_tokens_of_a_call_is_not_that_of_the_last_piece(
+    kind: str, tmp_path: Path
+) -> None:
+    text = SUMMED.replace("y = ReduceSum <keepdims = 0> (new, axes)", POOLED[kind])
+    constants = "int64 last = {-1}, float[1, 1, 4] one = {1, 1, 1, 1}, int64[1] axes"
+    text = text.replace("int64[1] axes", constants).replace("MIXED", ALONE).replace("TABLE", TABLE)
+    variants = {f"v1_{past}": {"seq": 1, "past": past} for past in (1, 2, 3)}
+    cut(parse(text), tmp_path / "b", variants={"v2_0": {"seq": 2, "past": 0}, **variants})
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
+    for ids in (np.array([[4, 0, 2, 5]]), np.array([[1, 1, 1, 1]])):
+        session.reset()
+        if kind.startswith("last"):
+            kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
+            expected = kept[:, -1] + (kept.sum(1) if "sum" in kind else 0)
+            np.testing.assert_allclose(session({"ids": ids})["y"], expected, rtol=1e-6)
+            continue
+        with pytest.raises(InputError, match=r"output 'y' is of all tokens of a call at once, as a sum"):
+            session({"ids": ids})
+        assert session({"ids": ids[:, :2]})["y"].any()
+
+
 BUCKETS = {
     "a piece behind a past": [(4, 0), (4, 12), (1, 12)],
     "pieces of two lengths": [(2, 0), (4, 0), (2, 12), (4, 12), (1, 12)],

@@ -230,6 +230,8 @@ class CountsConstants(Honest):
 class Varies(Honest):
     """Writes something else than the region into an artifact, which the classes below choose."""
 
+    name = "varies"
+
     def compile(self, region: Region, options: NoOptions) -> Artifact:
         made = super().compile(region, options)
         return Artifact({**made.files, "salt": self.salt(region).encode()}, made.metadata)
