@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -225,6 +225,76 @@ class CountsConstants(Honest):
         self.seen.extend(constants)
         files = {"last": str(len(self.seen)).encode()} if constants else {}
         return Artifact({**made.files, **files}, made.metadata)
+
+
+class Varies(Honest):
+    """Writes something else than the region into an artifact, which the classes below choose."""
+
+    name = "varies"
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        made = super().compile(region, options)
+        return Artifact({**made.files, "salt": self.salt(region).encode()}, made.metadata)
+
+    def salt(self, region: Region) -> str:
+        raise NotImplementedError
+
+
+class ByTime(Varies):
+    name = "by_time"
+
+    def salt(self, region: Region) -> str:
+        return str(time.time_ns())
+
+
+class ByProcess(Varies):
+    name = "by_process"
+
+    def salt(self, region: Region) -> str:
+        return str(os.getpid())
+
+
+class ByFolder(Varies):
+    """Writes where the region lies, which is elsewhere each time that a model is partitioned."""
+
+    name = "by_folder"
+
+    def salt(self, region: Region) -> str:
+        return str(region.path)
+
+
+class CountsCompiles(Varies):
+    """Numbers the compiles of a process."""
+
+    name = "counts_compiles"
+    numbers: ClassVar[Iterator[int]] = count()
+
+    def salt(self, region: Region) -> str:
+        return str(next(self.numbers))
+
+
+class ByOrder(Varies):
+    """Differs by the region before it, and not where the same one is compiled twice in a row."""
+
+    name = "by_order"
+    compiled: ClassVar[list[str]] = [""]
+
+    def salt(self, region: Region) -> str:
+        nodes = str([node.op_type for node in region.nodes])
+        if self.compiled[-1] != nodes:
+            self.compiled.append(nodes)
+        return self.compiled[-2]
+
+
+class FirstOfProcess(Varies):
+    """Differs at the first compile of a process."""
+
+    name = "first_of_process"
+    compiled: ClassVar[list[str]] = []
+
+    def salt(self, region: Region) -> str:
+        self.compiled.append(region.name)
+        return str(len(self.compiled) == 1)
 
 
 class ByHashOrder(Honest):

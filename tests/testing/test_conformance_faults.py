@@ -236,6 +236,22 @@ def test_each_form_has_the_same_bytes_in_another_process(
     assert "chain: compiled" not in said
 
 
+@pytest.mark.parametrize("fast", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "name",
+    ["by_time", "by_process", "by_folder", "counts_compiles", "by_order", "first_of_process"],
+)
+def test_bytes_that_vary_are_found(name: str, fast: bool, rules: Path, tmp_path: Path) -> None:
+    """An operator comes first, as in a run of pytest, so that what a process remembers is not empty."""
+    skips = dict.fromkeys({*vars(CodegenConformance)} - {"test_deterministic"}, "it is not asked")
+    cls = conformance(name, rules, skips=skips, claims=Claims(), fast=fast)
+    cls().test_operator(cls.make_kit(lambda: tmp_path), "Relu")
+
+    ((test, _, said),) = failures(cls, tmp_path)
+    assert test == "test_deterministic"
+    assert "its artifact has other bytes" in said
+
+
 def test_what_is_not_claimed_is_not_tested(rules: Path, tmp_path: Path) -> None:
     cls = conformance("fixed_batch", rules)
     cls.claims = Claims(deterministic=False)
