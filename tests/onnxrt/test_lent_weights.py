@@ -81,11 +81,13 @@ def test_a_weight_that_a_caller_may_give_is_the_default() -> None:
     np.testing.assert_array_equal(run_session(session, {"x": x, "w": x + 5})["y"], x + 5)
 
 
-@pytest.mark.parametrize("change", ["too short", "twice"])
+@pytest.mark.parametrize("change", ["too short", "twice", "negative"])
 def test_what_onnxruntime_refuses_in_a_file_it_refuses_in_memory(change: str, tmp_path: Path) -> None:
     model = make_model("float32")
     if change == "twice":
         model.graph.initializer.append(model.graph.initializer[0])
+    elif change == "negative":
+        model.graph.initializer[0].dims[:] = [-1, -LARGE]
     else:
         model.graph.initializer[0].raw_data = b"\0" * 8
     path = tmp_path / "m.onnx"
@@ -97,7 +99,7 @@ def test_what_onnxruntime_refuses_in_a_file_it_refuses_in_memory(change: str, tm
         except InputError as error:
             results.append(str(error))
     assert results[0] == results[1]
-    if change == "too short":
+    if change != "twice":
         assert "onnxruntime cannot load the model" in str(results[0])
 
 
@@ -107,3 +109,24 @@ def test_a_weight_that_nothing_reads_is_not_lent() -> None:
     expected = run(make_model("float32"))
     model.graph.initializer.append(numpy_helper.from_array(draw("float32", LARGE), "unread"))
     np.testing.assert_array_equal(run(model), expected)
+
+
+def test_a_weight_that_a_body_has_one_of_the_same_name_beside_is_not_lent() -> None:
+    """The body reads its own, so that onnxruntime drops the other, as one that nothing reads."""
+    model = make_model("float32")
+    kind = helper.make_tensor_value_info("y", TensorProto.FLOAT, [LARGE])
+    body = helper.make_graph([*model.graph.node], "b", [], [kind], [*model.graph.initializer])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "is"))
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("If", ["is"], ["y"], then_branch=body, else_branch=body))
+    np.testing.assert_array_equal(run(model), run(make_model("float32")))
+
+
+def test_raw_data_beside_external_data_is_not_lent(tmp_path: Path) -> None:
+    """As onnx leaves it in a model whose weights are to be in a file: that holds what counts."""
+    model = make_model("float32")
+    (tmp_path / "w.bin").write_bytes(np.full(LARGE, 5, np.float32).tobytes())
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "w.bin")
+    session = open_session(model, tmp_path)
+    x = np.arange(LARGE, dtype=np.float32)
+    np.testing.assert_array_equal(run_session(session, {"x": x})["y"], x + 5)
