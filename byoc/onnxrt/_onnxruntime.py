@@ -477,7 +477,7 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
     named = Counter(value.name for value in model.graph.input)
     named.update(each.name for each in model.graph.initializer)
     # One that nothing reads is dropped by onnxruntime, which then does not find what was lent.
-    # A body that reads a tensor of its own by the same name does not read it.
+    # Nor is one read by a body that has a tensor of its own by that name.
     read = {name for node in model.graph.node for name in byoc.model.list_reads(node)}
     read.update(value.name for value in model.graph.output)
     for tensor in model.graph.initializer:

@@ -117,6 +117,56 @@ def test_a_function_that_is_not_wanted_is_not_made(name: str) -> None:
     assert describe_plainly(dataclass) == describe_plainly(dataclasses.dataclass)
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["changeable", "frozen"])
+def test_what_is_seldom_asked_for_is_as_in_the_standard_library(frozen: bool) -> None:
+    """No text of an instance, fields for `__post_init__` alone, a field `self`, a setter of its own."""
+
+    def show(decorator: Any) -> list[object]:
+        @decorator(frozen=frozen, repr=False)
+        class Quiet:
+            size: int = 1
+
+        @decorator(frozen=frozen)
+        class Adding:
+            size: int
+            more: dataclasses.InitVar[int] = 3
+            named: "dataclasses.InitVar[int]" = 4
+
+            def __post_init__(self, more: int, named: int) -> None:
+                object.__setattr__(self, "size", self.size + more + named)
+
+        @decorator(frozen=frozen)
+        class Derived(Adding):
+            last: int = 5
+
+        own = {"__annotations__": {"self": int, "size": int}}
+        named = decorator(frozen=frozen)(type("Named", (), own))
+        found: list[object] = [Quiet() == Quiet(1), "object at" in repr(Quiet()), Adding(1).size]
+        found += [repr(Derived(1, 2, 3)), repr(Derived(1)), repr(named(1, 2))]
+        found += [named(1, 2) == named(1, 2)]
+        try:
+
+            @decorator(frozen=frozen)
+            class Setting:
+                size: int
+
+                def __setattr__(self, name: str, value: object) -> None:
+                    object.__setattr__(self, name, 7)
+
+            found.append(repr(Setting(1)))
+        except TypeError as error:
+            found.append(str(error))
+        for each in (Derived(1), named(1, 2)):
+            try:
+                each.size = 9
+                found.append(each.size)
+            except dataclasses.FrozenInstanceError as error:
+                found.append(str(error))
+        return found
+
+    assert show(dataclass) == show(dataclasses.dataclass)
+
+
 @dataclass(frozen=True)
 class Kept:
     """At the module's level, where pickle finds it."""
