@@ -10,6 +10,7 @@ checkers see.
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, InitVar, asdict, field, fields, is_dataclass, replace
 from operator import attrgetter
@@ -96,8 +97,7 @@ class _Unfinished:
         """Return the functions of the finished class, by name, but for those that it has of its own."""
         frozen, compared = self.options.get("frozen", False), self.options.get("eq", True)
         made: dict[str, Any] = {"__init__": _make_init(self.kind, every, frozen)}
-        if self.options.get("repr", True):
-            made["__repr__"] = _make_repr(tuple(each.name for each in every if each.repr))
+        made["__repr__"] = _make_repr(tuple(each.name for each in every if each.repr))
         if frozen:
             made |= _make_frozen(self.kind, frozenset(each.name for each in every))
         if compared:
@@ -154,9 +154,11 @@ def _make_init(kind: type, every: tuple[Field[Any], ...], frozen: bool) -> Any:
     parameters = ", ".join(["self", *positional, *["*"] * bool(by_keyword), *by_keyword])
     body = "\n  ".join(lines or ["pass"])
     made: dict[str, Any] = {}
-    exec(  # noqa: S102 - as the standard library does it: a call by name is as fast as any function's
-        f"def make({', '.join(values)}):\n def __init__({parameters}):\n  {body}\n return __init__", made
-    )
+    text = f"def make({', '.join(values)}):\n def __init__({parameters}):\n  {body}\n return __init__"
+    around = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
+    # As the standard library does it: a call by name is as fast as any function's, and annotations that
+    # are text can be looked up in the class's module.
+    exec(text, around, made)  # noqa: S102
     init = made["make"](**values)
     init.__qualname__ = f"{kind.__qualname__}.__init__"
     init.__module__ = kind.__module__
@@ -249,10 +251,8 @@ if not TYPE_CHECKING:
         """
         if kind is None:
             return lambda decorated: dataclass(decorated, **options)
-        usual = {"frozen", "eq", "repr", "kw_only"}
-        at_once = any(value for name, value in options.items() if name not in usual)
-        own = {"__init__", "__eq__", "__setattr__", "__delattr__"} & vars(kind).keys()
-        if at_once or own or not options.get("repr", True):
+        at_once = options.keys() - {"frozen", "eq", "kw_only"}
+        if at_once or {"__init__", "__eq__", "__setattr__", "__delattr__"} & vars(kind).keys():
             return dataclasses.dataclass(**options)(kind)
         _Unfinished(kind, options)
         return kind

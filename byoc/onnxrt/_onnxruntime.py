@@ -502,10 +502,13 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
 
 
 def _is_lendable(tensor: TensorProto) -> bool:
+    # Raw data beside external data is what was there before the file was written: the file counts.
     return (
         tensor.data_type in _LENDABLE_DTYPES
         and tensor.HasField("raw_data")
+        and tensor.data_location != TensorProto.EXTERNAL
         and prod(tensor.dims) > _MIN_LENT_ELEMENTS
+        and min(tensor.dims) > 0
     )
 
 
