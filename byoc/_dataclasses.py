@@ -10,8 +10,9 @@ checkers see.
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import KW_ONLY, MISSING, Field, asdict, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, MISSING, Field, InitVar, asdict, field, fields, is_dataclass, replace
 from operator import attrgetter
 from reprlib import recursive_repr
 from threading import RLock
@@ -63,7 +64,7 @@ class _Unfinished:
                 return
             own = {name: value for name, value in vars(self.kind).items() if name not in _OF_ONE_CLASS}
             plain = {name: value for name, value in own.items() if name not in self.stand_ins}
-            copied = type(self.kind)(self.kind.__name__, self.kind.__bases__, plain)
+            copied = self._copy_class(plain)
             without = {"init": False, "repr": False, "eq": False}
             if not any("__dataclass_fields__" in vars(base) for base in self.kind.__mro__[1:]):
                 without["frozen"] = False  # else it has to be as in the bases
@@ -71,7 +72,12 @@ class _Unfinished:
                 self.kind.__doc__ or "Not its own: that would be told from a base's `__init__`."
             )
             made = dict(vars(dataclasses.dataclass(**{**self.options, **without})(copied)))
-            made |= self._make_functions(fields(copied))
+            if any(map(_is_seldom, made["__dataclass_fields__"].values())):
+                made = dict(vars(dataclasses.dataclass(**self.options)(self._copy_class(plain))))
+                if self.options.get("frozen"):
+                    made |= _make_frozen(self.kind, frozenset(each.name for each in fields(copied)))
+            else:
+                made |= self._make_functions(fields(copied))
             made["__doc__"] = self.kind.__doc__ or _describe(self.kind.__name__, made["__init__"])
             for name in ("init", "repr", "eq", "frozen"):  # which those of derived classes look at
                 setattr(made["__dataclass_params__"], name, self.options.get(name, name != "frozen"))
@@ -84,12 +90,14 @@ class _Unfinished:
                 delattr(self.kind, name)
             self.stand_ins = {}
 
+    def _copy_class(self, values: dict[str, Any]) -> Any:
+        return type(self.kind)(self.kind.__name__, self.kind.__bases__, values)
+
     def _make_functions(self, every: tuple[Field[Any], ...]) -> dict[str, Any]:
         """Return the functions of the finished class, by name, but for those that it has of its own."""
         frozen, compared = self.options.get("frozen", False), self.options.get("eq", True)
         made: dict[str, Any] = {"__init__": _make_init(self.kind, every, frozen)}
-        if self.options.get("repr", True):
-            made["__repr__"] = _make_repr(tuple(each.name for each in every if each.repr))
+        made["__repr__"] = _make_repr(tuple(each.name for each in every if each.repr))
         if frozen:
             made |= _make_frozen(self.kind, frozenset(each.name for each in every))
         if compared:
@@ -98,6 +106,13 @@ class _Unfinished:
             names = tuple(each.name for each, is_hashed in zip(every, hashed, strict=True) if is_hashed)
             made["__hash__"] = _make_hash(names) if frozen else None
         return {name: value for name, value in made.items() if name in self.stand_ins}
+
+
+def _is_seldom(each: Field[Any]) -> bool:
+    """Return whether `_make_init` lacks a field: one for `__post_init__` alone, or named `self`."""
+    kind = each.type
+    named = isinstance(kind, str) and "InitVar" in kind
+    return named or kind is InitVar or isinstance(kind, InitVar) or each.name == "self"
 
 
 class _Omitted:
@@ -139,9 +154,11 @@ def _make_init(kind: type, every: tuple[Field[Any], ...], frozen: bool) -> Any:
     parameters = ", ".join(["self", *positional, *["*"] * bool(by_keyword), *by_keyword])
     body = "\n  ".join(lines or ["pass"])
     made: dict[str, Any] = {}
-    exec(  # noqa: S102 - as the standard library does it: a call by name is as fast as any function's
-        f"def make({', '.join(values)}):\n def __init__({parameters}):\n  {body}\n return __init__", made
-    )
+    text = f"def make({', '.join(values)}):\n def __init__({parameters}):\n  {body}\n return __init__"
+    around = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
+    # As the standard library does it: a call by name is as fast as any function's, and annotations that
+    # are text can be looked up in the class's module.
+    exec(text, around, made)  # noqa: S102
     init = made["make"](**values)
     init.__qualname__ = f"{kind.__qualname__}.__init__"
     init.__module__ = kind.__module__
@@ -230,13 +247,12 @@ if not TYPE_CHECKING:
         At once where a stand-in could not notice the first use or would change the class: `slots` make
         another class than the decorated one, a class with an `__init__` of its own never asks for
         another, and Python itself takes `__hash__` from one with an `__eq__` of its own. What is seldom
-        asked for is left to the standard library, too.
+        asked for is left to the standard library, too, and so is a class that may not be frozen.
         """
         if kind is None:
             return lambda decorated: dataclass(decorated, **options)
-        usual = {"frozen", "eq", "repr", "kw_only"}
-        at_once = any(value for name, value in options.items() if name not in usual)
-        if at_once or {"__init__", "__eq__"} & vars(kind).keys():
+        at_once = options.keys() - {"frozen", "eq", "kw_only"}
+        if at_once or {"__init__", "__eq__", "__setattr__", "__delattr__"} & vars(kind).keys():
             return dataclasses.dataclass(**options)(kind)
         _Unfinished(kind, options)
         return kind

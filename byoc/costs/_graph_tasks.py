@@ -27,6 +27,7 @@ from byoc.errors import InputError
 from byoc.model import (
     GraphIndex,
     TensorType,
+    count_bits,
     fix_type,
     get_constant_value,
     get_input,
@@ -319,10 +320,12 @@ class GraphTasks:
             node = index.nodes[number]
             if not is_onnx(node) or node.op_type not in _PRODUCTS:
                 continue
-            maker = index.producers.get(node.input[0], -1)
-            if maker in inside and is_dequantize(index.nodes[maker]):
-                kind = self.types.get(index.nodes[maker].input[0])
-                return kind.dtype if kind else ""
+            # A weight may be the first operand, and of two activations one may have more bits.
+            operands = [name for name in node.input[:2] if not index.is_constant(name)]
+            makers = [index.producers.get(name, -1) for name in operands]
+            if all(maker in inside and is_dequantize(index.nodes[maker]) for maker in makers):
+                kinds = [self.types.get(index.nodes[maker].input[0]) for maker in makers]
+                return max((kind.dtype for kind in kinds if kind), key=count_bits, default="")
         return ""
 
 

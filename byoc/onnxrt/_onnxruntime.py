@@ -477,8 +477,9 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
     named = Counter(value.name for value in model.graph.input)
     named.update(each.name for each in model.graph.initializer)
     # One that nothing reads is dropped by onnxruntime, which then does not find what was lent.
-    read = {name for node in byoc.model.walk_nodes(model.graph.node) for name in node.input}
-    read.update(value.name for graph in byoc.model.walk_graphs(model.graph) for value in graph.output)
+    # Nor is one read by a body that has a tensor of its own by that name.
+    read = {name for node in model.graph.node for name in byoc.model.list_reads(node)}
+    read.update(value.name for value in model.graph.output)
     for tensor in model.graph.initializer:
         is_lent = named[tensor.name] == 1 and tensor.name in read and _is_lendable(tensor)
         data = tensor.raw_data if is_lent else b""
@@ -501,10 +502,13 @@ def _lend_weights(ort: Any, model: ModelProto, options: Any) -> tuple[bytes, lis
 
 
 def _is_lendable(tensor: TensorProto) -> bool:
+    # Raw data beside external data is what was there before the file was written: the file counts.
     return (
         tensor.data_type in _LENDABLE_DTYPES
         and tensor.HasField("raw_data")
+        and tensor.data_location != TensorProto.EXTERNAL
         and prod(tensor.dims) > _MIN_LENT_ELEMENTS
+        and min(tensor.dims) > 0
     )
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from math import inf
 from time import monotonic
 from typing import NamedTuple
 
 from byoc._dataclasses import dataclass, field, replace
+from byoc.console import format_count
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
 from byoc.quantization._accuracy_measures import SampleValues, run_with_logits
@@ -361,7 +363,8 @@ class QuantizationTrials:
         if not units:
             return
         coarse = self._find_coarse_concats(units)
-        note = f"{len(units)} units behind the inputs are left in floating point"
+        be = "is" if len(units) == 1 else "are"
+        note = f"{format_count(len(units), 'unit')} behind the inputs {be} left in floating point"
         step = "; ".join([note, *map(str, coarse)])
         other = self.add(best.variant.extend(units, steps=[step]))
         self.trials = [other if coarse or self.is_worth_its_time(other, best) else best]
@@ -452,4 +455,7 @@ class QuantizationTrials:
         predict = self.maker.request.predict
         if predict is None:
             return 0.0
-        return predict(one.quantized.model) / predict(plain.quantized.model) - 1
+        after, before = predict(one.quantized.model), predict(plain.quantized.model)
+        if after == before:  # perhaps 0: a cost model may count nothing, or what stays the same alone
+            return 0.0
+        return after / before - 1 if before else inf

@@ -11,6 +11,7 @@ from typing import Any
 from onnx import NodeProto
 
 from byoc._dataclasses import dataclass, replace
+from byoc.console import format_count
 from byoc.model import GraphIndex, Model, copy_without, get_node_name, set_metadata
 from byoc.passes import find_twins
 from byoc.patterns import Match, find_matches
@@ -61,10 +62,10 @@ All sums of a transformer together take 4 to 12 % of its seconds, for twice the 
 """
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
-_GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
-_RESCALED = "{} sums are in integers with their features divided by factors, which a Mul undoes"
-_WIDENED = "{} sums before normalizations are in 16 bits, for {:.1f} % more predicted time"
-_FINER = "{} functions of sums are computed before these are rounded to 8 bits"
+_GROUPED = "channels of {} are in groups with scales of their own"
+_RESCALED = "{} {} in integers with features divided by factors, which a Mul undoes"
+_WIDENED = "{} before normalizations {} in 16 bits, for {:.1f} % more predicted time"
+_FINER = "{} of sums {} computed before these are rounded to 8 bits"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,7 @@ class DataQuantizer(DataRequest):
             return trials
         if not wide.is_worth_its_time(tried, best, _SUM_PRICE, most):
             return trials
-        step = _WIDENED.format(count, 100 * wide.predict_longer(tried, best))
+        step = _WIDENED.format(*_count(count, "sum"), 100 * wide.predict_longer(tried, best))
         return replace(wide, trials=[replace(tried, variant=tried.variant.extend(steps=[step]))])
 
     def _rescale_sums(self, trials: QuantizationTrials) -> QuantizationTrials:
@@ -176,7 +177,7 @@ class DataQuantizer(DataRequest):
             return trials
         step = [_EQUALIZED] if not best.variant.equalized else []
         sums = sum(map(len, found.sums[:count]))
-        variant = best.variant.extend(steps=[*step, _RESCALED.format(sums)])
+        variant = best.variant.extend(steps=[*step, _RESCALED.format(*_count(sums, "sum"))])
         rescaled = QuantizationTrials(
             VariantMaker(self, found.take(count), maker.samples), trials.expected, trials.clock
         )
@@ -200,7 +201,8 @@ class DataQuantizer(DataRequest):
         chosen = groups.choose(predict, TIME_PRICE)
         if not chosen.count:
             return trials
-        variant = best.variant.extend(steps=[_GROUPED.format(chosen.count)])
+        convolutions = format_count(chosen.count, "depthwise convolution")
+        variant = best.variant.extend(steps=[_GROUPED.format(convolutions)])
         grouped = QuantizationTrials(
             VariantMaker(self, chosen.model, maker.samples), trials.expected, trials.clock
         )
@@ -221,7 +223,8 @@ class DataQuantizer(DataRequest):
             return trials
         report_step("choose finer composites")
         ranges = maker.measure_ranges(best.variant, None)
-        most = (1 + TIME_PRICE) * self.predict(plain) / self.predict(best.quantized.model) - 1
+        seconds = self.predict(best.quantized.model)  # 0 by a cost model that counts nothing
+        most = (1 + TIME_PRICE) * self.predict(plain) / seconds - 1 if seconds else TIME_PRICE
         predict = partial(self._predict_floats, ranges=ranges)
         marked, count = choose_finer(maker.floats, places, predict, most)
         if not count:
@@ -229,7 +232,7 @@ class DataQuantizer(DataRequest):
         finer = QuantizationTrials(
             VariantMaker(self, marked, maker.samples), trials.expected, trials.clock
         )
-        tried = finer.add(best.variant.extend(steps=[_FINER.format(count)]))
+        tried = finer.add(best.variant.extend(steps=[_FINER.format(*_count(count, "function"))]))
         return finer if tried.is_better(best) else trials
 
     def _predict_floats(self, floats: Model, ranges: Ranges) -> float:
@@ -237,6 +240,11 @@ class DataQuantizer(DataRequest):
         if self.predict is None:
             return 0.0
         return self.predict(quantize(floats, self.targets, ranges, self.dtype).model)
+
+
+def _count(number: int, thing: str) -> tuple[str, str]:
+    """Return a number of things, and the verb behind it: `1 sum`, `is` or `2 sums`, `are`."""
+    return format_count(number, thing), "is" if number == 1 else "are"
 
 
 def _count_samples(index: GraphIndex) -> int:

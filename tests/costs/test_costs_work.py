@@ -334,6 +334,39 @@ def test_a_quantized_group_reads_its_weights_as_they_are_stored(scales: int, bia
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "dtype"),
+    [
+        ("int8", "weight", "int8"),
+        ("weight", "int8", "int8"),
+        ("weight", "int16", "int16"),
+        ("int8", "int16", "int16"),
+        ("int16", "int8", "int16"),
+    ],
+)
+def test_either_operand_of_a_quantized_product_may_have_the_bits_that_count(
+    left: str, right: str, dtype: str
+) -> None:
+    """The weight, of 4 bits, is stored, and its DequantizeLinear is not of the group."""
+    made = "int16" if dtype == "int8" else "int8"
+    given = ", ".join(
+        f"{kind}[4,4] {name}" for kind, name in ((left, "p"), (right, "q")) if kind != "weight"
+    )
+    weights = f"int4[4,4] {'p' if left == 'weight' else 'q'} = {{{', '.join(['1'] * 16)}}}, "
+    index = prepared(
+        f"""g ({given}) => ({made}[4,4] y)
+        <{weights if "weight" in (left, right) else ""} float t = {{1}}, {made} z = {{0}}> {{
+            a = DequantizeLinear (p, t)
+            b = DequantizeLinear (q, t)
+            c = MatMul (a, b)
+            y = QuantizeLinear (c, t, z)
+        }}""",
+        opset=21,
+    ).index
+    group = tuple(i for i in range(len(index.nodes)) if i not in index.constant_nodes)
+    assert build_tasks(index).make_composite_task("MatMul", group).dtype == dtype
+
+
+@pytest.mark.parametrize(
     ("read", "made", "dtype"), [("int8", "int16", "int8"), ("int16", "int8", "int16")]
 )
 def test_a_quantized_product_is_computed_in_the_type_of_what_it_multiplies(

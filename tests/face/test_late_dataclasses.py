@@ -8,13 +8,14 @@ import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 from threading import Barrier, Thread
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
 import byoc
 from byoc._dataclasses import dataclass
 
+Count = int  # for an annotation that is text
 OPTIONS = [
     {},
     {"frozen": True},
@@ -50,7 +51,7 @@ def make(options: dict[str, bool], decorator: Any) -> type:
         quiet: int = dataclasses.field(default=1, repr=False, compare=False)
         fixed: int = dataclasses.field(default=2, init=False, hash=False)
         own: list[int] = dataclasses.field(default_factory=list, init=False)
-        named: int = dataclasses.field(default=3, kw_only=True)
+        named: "Count" = dataclasses.field(default=3, kw_only=True)
         _private: int = 4
         shared: ClassVar[int]
 
@@ -84,6 +85,7 @@ def describe(kind: type) -> dict[str, object]:
         "copied": copy.deepcopy(other).parts,
         "fields": [(each.name, each.type, each.kw_only) for each in dataclasses.fields(kind)],
         "signature": str(inspect.signature(kind)),
+        "hints": get_type_hints(kind.__init__),  # type: ignore[misc]
         "doc": kind.__doc__,
         "match": kind.__match_args__,  # type: ignore[attr-defined]
         "positional": attempt(lambda: kind(1, "two").name),
@@ -100,6 +102,69 @@ def test_nothing_differs_from_the_standard_library(
 
     assert first_use(late) == first_use(plain)
     assert describe(late) == describe(plain)
+
+
+@pytest.mark.parametrize("name", ["init", "repr", "match_args", "order"])
+def test_a_function_that_is_not_wanted_is_not_made(name: str) -> None:
+    def describe_plainly(decorator: Any) -> dict[str, object]:
+        class Plain:
+            size: int = 1
+
+        kind = decorator(**{name: False})(Plain)
+        found = {each: each in vars(kind) for each in ("__init__", "__repr__", "__match_args__")}
+        return {**found, "size": kind().size}
+
+    assert describe_plainly(dataclass) == describe_plainly(dataclasses.dataclass)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["changeable", "frozen"])
+def test_what_is_seldom_asked_for_is_as_in_the_standard_library(frozen: bool) -> None:
+    """No text of an instance, fields for `__post_init__` alone, a field `self`, a setter of its own."""
+
+    def show(decorator: Any) -> list[object]:
+        @decorator(frozen=frozen, repr=False)
+        class Quiet:
+            size: int = 1
+
+        @decorator(frozen=frozen)
+        class Adding:
+            size: int
+            more: dataclasses.InitVar[int] = 3
+            named: "dataclasses.InitVar[int]" = 4
+
+            def __post_init__(self, more: int, named: int) -> None:
+                object.__setattr__(self, "size", self.size + more + named)
+
+        @decorator(frozen=frozen)
+        class Derived(Adding):
+            last: int = 5
+
+        own = {"__annotations__": {"self": int, "size": int}}
+        named = decorator(frozen=frozen)(type("Named", (), own))
+        found: list[object] = [Quiet() == Quiet(1), "object at" in repr(Quiet()), Adding(1).size]
+        found += [repr(Derived(1, 2, 3)), repr(Derived(1)), repr(named(1, 2))]
+        found += [named(1, 2) == named(1, 2)]
+        try:
+
+            @decorator(frozen=frozen)
+            class Setting:
+                size: int
+
+                def __setattr__(self, name: str, value: object) -> None:
+                    object.__setattr__(self, name, 7)
+
+            found.append(repr(Setting(1)))
+        except TypeError as error:
+            found.append(str(error))
+        for each in (Derived(1), named(1, 2)):
+            try:
+                each.size = 9
+                found.append(each.size)
+            except dataclasses.FrozenInstanceError as error:
+                found.append(str(error))
+        return found
+
+    assert show(dataclass) == show(dataclasses.dataclass)
 
 
 @dataclass(frozen=True)

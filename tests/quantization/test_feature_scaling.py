@@ -461,3 +461,43 @@ def test_coarse_sums_are_in_16_bits_where_that_is_worth_its_time(price: float, t
             f"2 sums before normalizations are in 16 bits, for {200 * price:.1f} % more predicted time"
         )
         assert notes == [said]
+
+
+@pytest.mark.parametrize("effort", ["quick", "normal"])
+def test_a_cost_model_may_count_nothing(effort: str, tmp_path: Path) -> None:
+    model, given = make_stream(), make_samples(16)
+    found = quantize_on_data(
+        model, target(), save(given, tmp_path), quantize="int8", effort=effort, predict=lambda _: 0.0
+    )
+    assert any("sums" in text for text in texts(found))
+
+
+def test_a_note_on_one_sum_is_in_the_singular(tmp_path: Path) -> None:
+    ones = np.ones(WIDTH, np.float32)
+    down = draw(21, 8, WIDTH) * np.where(np.arange(WIDTH) == 5, 200.0, 1.0).astype(np.float32)
+    model = build(
+        [
+            make_node("LayerNormalization", ["x", "ones"], ["h"], axis=-1),
+            make_node("MatMul", ["h", "w"], ["u"]),
+            make_node("Relu", ["u"], ["a"]),
+            make_node("MatMul", ["a", "down"], ["d"]),
+            make_node("Add", ["d", "x"], ["s"], "sum"),
+            make_node("LayerNormalization", ["s", "ones"], ["z"], axis=-1),
+            make_node("MatMul", ["z", "w"], ["y"]),
+        ],
+        {"down": down, "ones": ones},
+    )
+
+    def predict(made: Model) -> float:
+        return 1 + sum(node.op_type == "Mul" for node in made.index.nodes)
+
+    found = quantize_on_data(
+        model,
+        target(),
+        save(make_samples(16), tmp_path),
+        quantize="int8",
+        effort="quick",
+        predict=predict,
+    )
+    said = [text for text in texts(found) if "16 bits" in text]
+    assert said == ["1 sum before normalizations is in 16 bits, for 0.0 % more predicted time"]
