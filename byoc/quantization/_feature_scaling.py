@@ -313,7 +313,7 @@ def _find_scale(absorber: Absorber, factors: Floats) -> Floats:
 # as well: it still multiplies 8 bits, and no conversion stands between. The normalization, in floating
 # point, reads either type; products behind it read 8 bits.
 
-_LEAST_NOISE = 1e-3  # of the signal: 30 dB below it, noise of one tensor is lost in that of others
+_LEAST_NOISE = 1e-4  # of the signal: the noise of the tens of sums of a network adds up
 _SUMS = ("Add", "Sum")
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
 
@@ -336,7 +336,7 @@ def find_wide_sums(
     """Return the sums before normalizations that 8 bits are too coarse for, the noisiest first.
 
     `units` are the quantized ones, by name, with the names of their nodes. Noise is measured on the
-    samples; a sum whose noise is less than a thousandth of its signal is not among those returned.
+    samples; a sum whose noise is less than 1e-4 of its signal is not among those returned.
     """
     index = model.index
     alone = {nodes[0]: unit for unit, nodes in units.items() if len(nodes) == 1}
