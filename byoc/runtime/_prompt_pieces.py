@@ -291,12 +291,22 @@ def find_unlike(whole: StageValues, behind: StageValues, names: Collection[str])
     Those of other extents are not compared, as of one with an entry for each token of a call.
     """
     for name in names:
-        if name in behind and np.shape(behind[name]) == np.shape(whole[name]):
-            change = _measure_change(whole[name], behind[name]).max(initial=0.0)
-            size = np.abs(np.nan_to_num(whole[name].astype(np.float64), posinf=0, neginf=0))
-            if change > MOST_OFF_IN_PIECES * size.max(initial=0.0):
-                return name
+        if name in behind and _is_unlike(whole[name], behind[name]):
+            return name
     return ""
+
+
+def _is_unlike(whole: Any, behind: Any) -> bool:
+    """Return whether values differ: arrays of numbers or texts, lists of them, or None."""
+    if isinstance(whole, list) and isinstance(behind, list):
+        return len(whole) == len(behind) and any(map(_is_unlike, whole, behind))
+    if whole is None or behind is None or np.shape(whole) != np.shape(behind):
+        return False
+    if np.asarray(whole).dtype.kind in "OSU":
+        return bool(np.any(whole != behind))
+    change = _measure_change(whole, behind).max(initial=0.0)
+    size = np.abs(np.nan_to_num(whole.astype(np.float64), posinf=0, neginf=0))
+    return bool(change > MOST_OFF_IN_PIECES * size.max(initial=0.0))
 
 
 def join_pieces(

@@ -223,6 +223,27 @@ def test_where_an_output_pools_over_the_tokens_of_a_call_all_are_read(pool: str,
         np.testing.assert_array_equal(found["y"][0], rows)
 
 
+NAMES = 'string[6] names = {"t0", "t1", "t2", "t3", "t4", "t5"}, float[6, 2] table'
+MOST = "most = ReduceMax <axes = [1], keepdims = 0> (ids)"
+OTHER_TYPES = {
+    "texts": ("string[N] z", "z = Gather (names, most)"),
+    "a sequence": ("seq(int64[N]) z", "z = SequenceConstruct (most)"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_TYPES)
+def test_pooled_texts_and_sequences_are_compared_as_well(kind: str, tmp_path: Path) -> None:
+    output, node = OTHER_TYPES[kind]
+    text = LOOKING_AHEAD.replace("y = Add (g, m)", f"y = Identity (g) {node}")
+    text = text.replace("m = ReduceMean <axes = [1], keepdims = 1> (g)", MOST)
+    text = text.replace("float[6, 2] table", NAMES)
+    cut(parse(text.replace(" y, float", f" y, {output}, float")), tmp_path / "b", **QUICK)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"))
+    for tokens in ([5, 1, 3], [5, 1, 3, 4]):
+        found = session.resume({"ids": np.array([tokens])})["z"]
+        assert [str(each)[-1] for each in np.ravel(found)] == ["5"]
+
+
 NUMBERED = """
 numbered (int64[N, seq] ids, int64[seq] places, float[N, past, 2] old)
   => (float[N, seq, 2] y, float[N, total, 2] new)
