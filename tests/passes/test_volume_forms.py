@@ -155,6 +155,13 @@ def test_conv(group: int, batch: int, part: int) -> None:
             assert found == {"Conv": 1, "Reshape": 2}
 
 
+@pytest.mark.parametrize("pads", [[0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 2], [1, 0, 1, 0, 1, 0]])
+def test_a_window_along_the_depth_is_padded_in_space(pads: list[int]) -> None:
+    node = build_node("Conv", ["x", "w", "b"], ["y"], kernel_shape=[2, 1, 1], pads=pads)
+    model = model_of(node, 17, weights("w", 8, CHANNELS, 2, 1, 1), weights("b", 8), batch=2)
+    check(model, {"x": volume(batch=2)}, reference=True)
+
+
 @pytest.mark.parametrize(
     ("group", "part"), sample_cases([*itertools.product([1, 2], PARTS)], (1, 0), (2, 1))
 )
