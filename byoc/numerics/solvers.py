@@ -410,7 +410,7 @@ def _solve_by_paths(network: _CutNetwork, ceiling: float, bits: int) -> tuple[fl
 
 
 def _measure_distances(entering: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    """Return how many arcs from the sink nodes are: all that reach it, or those before the source."""
+    """Return the distance to the sink, in arcs, of all nodes that reach it, or up to the source's."""
     distances = {SINK: 0}
     queue = deque([SINK])
     while queue and SOURCE not in distances:

@@ -363,7 +363,7 @@ def find_wide_sums(
 
 
 def _find_products(index: GraphIndex, node: NodeProto) -> Iterator[str]:
-    """Yield what a sum reads, and nothing else does, that linear nodes make, behind views or not."""
+    """Yield inputs of a sum that linear nodes make, directly or through views, for the sum alone."""
     for name in node.input:
         made: str = name
         while _is_read_once(index, made):

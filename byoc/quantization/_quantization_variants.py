@@ -213,7 +213,7 @@ class QuantizationVariant:
 
     @property
     def units(self) -> tuple[tuple[str, ...], ...]:
-        """What decides on the types of units, whatever the ranges are."""
+        """The names that decide on the types of units: they do not depend on ranges."""
         return self.in_float, self.wide, self.wide_tensors
 
     def extend(

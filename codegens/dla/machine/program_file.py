@@ -409,7 +409,7 @@ class _FieldLayout:
 
     @cached_property
     def _takers(self) -> tuple[Callable[[Iterator[Any]], Any] | None, ...]:
-        """What takes each field from the words; None for a number, which is the word itself."""
+        """The reader of each field; None for a number, which is the word itself."""
         return tuple(_find_taker(what) for _, what in self.fields)
 
 
@@ -417,7 +417,7 @@ _LETTERS = {float: "f", Signed: "i"}
 
 
 def _find_taker(what: Any) -> Callable[[Iterator[Any]], Any] | None:
-    """Return what takes a dataclass or a member of an enumeration from words; None for a number."""
+    """Return the reader of a dataclass or a member of an enumeration; None for a number."""
     if isinstance(what, _FieldLayout):
         return what.build_instance
     if what in (int, float, Signed):
