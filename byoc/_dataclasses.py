@@ -69,7 +69,7 @@ class _Unfinished:
             if not any("__dataclass_fields__" in vars(base) for base in self.kind.__mro__[1:]):
                 without["frozen"] = False  # else it has to be as in the bases
             copied.__doc__ = (
-                self.kind.__doc__ or "A stand-in: the standard library would derive one from a base's `__init__`."
+                self.kind.__doc__ or "Else the library would write one from a base's `__init__`."
             )
             made = dict(vars(dataclasses.dataclass(**{**self.options, **without})(copied)))
             if any(map(_is_seldom, made["__dataclass_fields__"].values())):
@@ -167,7 +167,7 @@ def _make_init(kind: type, every: tuple[Field[Any], ...], frozen: bool) -> Any:
 
 
 def _describe(name: str, init: Any) -> str:
-    """Return the docstring of a class that states none: its name and signature, as dataclasses have it."""
+    """Return the docstring of a class that states none: its name and signature."""
     signature = inspect.signature(init)
     shown = signature.replace(parameters=[*signature.parameters.values()][1:])
     return f"{name}{shown}".replace(" -> None", "")
