@@ -68,11 +68,11 @@ _FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_F
 # onnxruntime names dtypes as C does where it can, and otherwise as ONNX.
 _TYPE_NUMBERS = {**DTYPE_NUMBERS, "float": DTYPE_NUMBERS["float32"], "double": DTYPE_NUMBERS["float64"]}
 _OPSET, _IR = 17, 10
-# What a session may use where it lies, on machines whose bytes are in the order of ONNX.
+# What a session may use where it lies, on machines whose bytes are in the order of ONNX. int64 is not
+# among it: onnxruntime reads shapes while it loads a model, when what is lent is not there yet.
+_NOT_LENT = _FOREIGN_DTYPES | {"string", "complex64", "complex128", "int64"}
 _LENDABLE_DTYPES = frozenset(
-    number
-    for number, name in DTYPES.items()
-    if name not in _FOREIGN_DTYPES | {"string", "complex64", "complex128"} and sys.byteorder == "little"
+    number for number, name in DTYPES.items() if name not in _NOT_LENT and sys.byteorder == "little"
 )
 
 

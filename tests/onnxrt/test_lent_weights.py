@@ -111,6 +111,21 @@ def test_a_weight_that_nothing_reads_is_not_lent() -> None:
     np.testing.assert_array_equal(run(model), expected)
 
 
+def test_a_large_shape_is_there_while_a_model_is_loaded() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "ones"], ["r"]),
+        helper.make_node("Reshape", ["r", "one"], ["y"]),
+    ]
+    shapes = {"ones": np.ones(LARGE, np.int64), "one": np.array([1], np.int64)}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    stored = [numpy_helper.from_array(value, name) for name, value in shapes.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.array([3], np.float32)
+    with with_session_mode("fast"):
+        np.testing.assert_array_equal(run_session(open_session(model), {"x": x})["y"], x)
+
+
 def test_raw_data_beside_external_data_is_not_lent(tmp_path: Path) -> None:
     """As onnx leaves it in a model whose weights are to be in a file: that holds what counts."""
     model = make_model("float32")
